@@ -65,14 +65,3 @@ def map_one(name: str, x: TensorSpec, **attributes: AttributeValue) -> OpSignatu
 def map_two(name: str, x: TensorSpec, other: TensorSpec) -> OpSignature:
     """A call that makes a tensor like its first input from two."""
     return call(name, {"self": x, "other": other}, tensor(x.dtype, *x.shape))
-
-
-def zeros(dtype: str, *shape: int) -> OpSignature:
-    """New memory filled with zeros."""
-    out = tensor(dtype, *shape)
-    return call("aten::new_zeros", {"self": out}, out)
-
-
-def scalar(dtype: str) -> TensorSpec:
-    """A tensor of one number and no dimension."""
-    return tensor(dtype)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, log
-from typing import Final
+from typing import Any, Final
 
 MUL, ADD = "mul", "add"
 
@@ -127,3 +127,13 @@ HIDDEN: Final = Size(test=128, collect=Progression(2048, 512, 8192, ADD), smart=
 """Elements of a hidden state, of all ranks."""
 ENCODERS: Final = Size(test=1, collect=Progression(4, 1, 12, ADD), smart=Span(1, 12))
 """Layers of a pipeline stage."""
+LAYER_SIZES: Final[Mapping[str, Any]] = {"mp": TENSOR_PARALLEL, "b": BATCH, "l": LENGTH, "dim": HIDDEN}
+"""Of operators on one rank's part of a layer."""
+ATTENTION_SIZES: Final[Mapping[str, Any]] = {
+    "mp": TENSOR_PARALLEL,
+    "b": ATTENTION_BATCH,
+    "h": HEADS,
+    "l": LENGTH,
+    "dim": HIDDEN,
+}
+"""Of operators on one rank's heads."""

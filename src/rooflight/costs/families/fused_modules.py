@@ -24,14 +24,12 @@ from rooflight.records.signature import AttributeValue
 _LONGEST = {"max_seqlen_q": "max_q", "max_seqlen_k": "max_k", "max_seqlen_kv": "max_k", "max_seqlen": "max_q"}
 
 
-@module_formula(
-    "DotProductAttention",
-    "TEDotProductAttention",
-    "FlashAttention",
-    "FlashSelfAttention",
-    "FlashCrossAttention",
-    "FusedAttention",
+ATTENTION = (
+    "DotProductAttention TEDotProductAttention FlashAttention FlashSelfAttention FlashCrossAttention FusedAttention"
 )
+
+
+@module_formula(*ATTENTION.split())
 def attention(call: ModuleCall) -> ModuleWork | None:
     """q, k and v, or qkv [..., 3, heads, d], or q and kv [..., 2, heads, d]; batch or sequence first, or packed."""
     found = _query_key_value(call)
@@ -104,17 +102,14 @@ def _settings(call: ModuleCall) -> Iterator[tuple[str, AttributeValue]]:
                 yield "max_k", longest
 
 
-@module_formula(
-    "LayerNorm",  # of Transformer Engine and Apex; torch's own is passed over
-    "RMSNorm",
-    "TENorm",
-    "FusedLayerNorm",
-    "FusedRMSNorm",
-    "MixedFusedLayerNorm",
-    "MixedFusedRMSNorm",
-    "FastLayerNorm",
-    "FastRMSNorm",
+NORMS = (
+    "LayerNorm RMSNorm TENorm FusedLayerNorm FusedRMSNorm MixedFusedLayerNorm MixedFusedRMSNorm FastLayerNorm "
+    "FastRMSNorm"
 )
+"""LayerNorm and RMSNorm are Transformer Engine's and Apex's; torch's own are passed over."""
+
+
+@module_formula(*NORMS.split())
 def norm(call: ModuleCall) -> ModuleWork | None:
     """x [..., n], weight and bias [n] to y [..., n]."""
     if not call.inputs or not call.outputs or call.inputs[0].shape != call.outputs[0].shape:
@@ -165,19 +160,14 @@ _FP8, _FP4 = "float8_e4m3fn", "float4_e2m1fn_x2"
 _ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "geglu": "gelu", "silu": "silu", "swiglu": "silu", "reglu": "relu"}
 
 
-@module_formula(
-    "Linear",  # transformer_engine.pytorch.Linear; torch's own is passed over
-    "TELinear",
-    "TEColumnParallelLinear",
-    "TERowParallelLinear",
-    "ColumnParallelLinear",
-    "RowParallelLinear",
-    "GroupedLinear",
-    "TEGroupedLinear",
-    "TEColumnParallelGroupedLinear",
-    "TERowParallelGroupedLinear",
-    "FusedDense",
+LINEAR = (
+    "Linear TELinear TEColumnParallelLinear TERowParallelLinear ColumnParallelLinear RowParallelLinear "
+    "GroupedLinear TEGroupedLinear TEColumnParallelGroupedLinear TERowParallelGroupedLinear FusedDense"
 )
+"""Linear is Transformer Engine's; torch's own is passed over."""
+
+
+@module_formula(*LINEAR.split())
 def linear(call: ModuleCall) -> ModuleWork | None:
     """x [..., k], weight [n, k] (several, as of experts: [n, k] each) and bias [n] to [..., n]."""
     if not call.inputs or not call.outputs:

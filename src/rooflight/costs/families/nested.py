@@ -14,6 +14,7 @@ theirs to keep on chip.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 
 from rooflight.costs import registry
@@ -138,6 +139,12 @@ def _pairs(query: TensorSpec, key: TensorSpec) -> int:
     return query.shape[0] * query.shape[1] * key.shape[1]
 
 
+def _block(op: OpSignature, x: TensorSpec, count: int, vector_flops: int) -> OpCost:
+    masked = op.input("mask") is not None
+    cost = product(op, count, x, vector_flops=vector_flops)
+    return replace(cost, upper=masked, note=MASK_NOTE if masked else "")
+
+
 @transformer_ops("_transformer_encoder_layer_fwd", float32=Float32Kind.ATTENTION)
 @transformer_ops("_transformer_encoder_layer_fwd", layout=registry.NESTED, float32=Float32Kind.ATTENTION)
 def encoder_layer(op: OpSignature) -> OpCost:
@@ -147,17 +154,10 @@ def encoder_layer(op: OpSignature) -> OpCost:
     tokens, pairs = _tokens(src), _pairs(src, src)
     activation = 8 if op.attribute("use_gelu") else 1
     features = 3 * width + width + hidden + width  # of the four projections, each with a bias
-    masked = op.input("mask") is not None
-    return OpCost(
-        matrix_flops=multiply_adds(tokens * (4 * width * width + 2 * width * hidden) + 2 * pairs * width, src),
-        matrix_dtype=src.dtype,
-        vector_flops=FORWARD_VECTOR_FLOPS * pairs * integer(op, "num_heads", 1)
-        + tokens * (features + activation * hidden + (2 * LAYER_NORM_FLOPS + 2) * width),
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-        upper=masked,
-        note=MASK_NOTE if masked else "",
-    )
+    per_token = features + activation * hidden + (2 * LAYER_NORM_FLOPS + 2) * width
+    scores = FORWARD_VECTOR_FLOPS * pairs * integer(op, "num_heads", 1)
+    products = tokens * (4 * width * width + 2 * width * hidden) + 2 * pairs * width
+    return _block(op, src, products, scores + tokens * per_token)
 
 
 @transformer_ops("_native_multi_head_attention _triton_multi_head_attention", float32=Float32Kind.ATTENTION)
@@ -167,16 +167,8 @@ def multi_head_attention(op: OpSignature) -> OpCost:
     query, key = op.inputs[:2]
     width = (op.input("proj_weight") or op.inputs[5]).shape[0]
     pairs, projected = _pairs(query, key), 2 * _tokens(query) + 2 * _tokens(key)
-    masked = op.input("mask") is not None
-    return OpCost(
-        matrix_flops=multiply_adds(projected * width * width + 2 * pairs * width, query),
-        matrix_dtype=query.dtype,
-        vector_flops=FORWARD_VECTOR_FLOPS * pairs * integer(op, "num_head", 1) + projected * width,
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-        upper=masked,
-        note=MASK_NOTE if masked else "",
-    )
+    scores = FORWARD_VECTOR_FLOPS * pairs * integer(op, "num_head", 1)
+    return _block(op, query, projected * width * width + 2 * pairs * width, scores + projected * width)
 
 
 for _family in (transformer_ops, transformer_ops.having(layout=registry.NESTED)):
@@ -192,10 +184,4 @@ def linear_cross_entropy(op: OpSignature) -> OpCost:
     x, weight = op.inputs[:2]
     logits = x.numel // max(1, x.shape[-1]) * weight.shape[0]
     gradients = sum(op.attribute(f"compute_{name}_grad") is True for name in ("input", "linear_weight"))
-    return OpCost(
-        matrix_flops=multiply_adds((1 + gradients) * logits * x.shape[-1], x),
-        matrix_dtype=x.dtype,
-        vector_flops=5 * logits,
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-    )
+    return product(op, (1 + gradients) * logits * x.shape[-1], x, vector_flops=5 * logits)

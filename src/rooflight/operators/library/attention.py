@@ -13,11 +13,10 @@ from rooflight.operators.registry import operator
 from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
 from rooflight.operators.sizes import (
     ADD,
-    ATTENTION_BATCH,
+    ATTENTION_SIZES,
     BATCH,
     FLAG,
     HEADS,
-    HIDDEN,
     LENGTH,
     MUL,
     TENSOR_PARALLEL,
@@ -117,15 +116,7 @@ class sdpa(Attention):
         return {**shape, "kv": shape["q"]} if shape["causal"] else shape
 
 
-@operator(
-    "attention, not causal: q, k, v [b, l, h / mp, dim / h]",
-    check=heads,
-    mp=TENSOR_PARALLEL,
-    b=ATTENTION_BATCH,
-    h=HEADS,
-    l=LENGTH,
-    dim=HIDDEN,
-)
+@operator("attention, not causal: q, k, v [b, l, h / mp, dim / h]", check=heads, **ATTENTION_SIZES)
 class flash_atten(Attention):
     """Attention of every token to every token, not causal, as estimate-train-time measured it."""
 
@@ -222,15 +213,7 @@ def triangular_softmax(torch: Any) -> Any:
     return op
 
 
-@operator(
-    "masked_fill_ of [b, h / mp, l, l] with a causal mask",
-    check=heads,
-    mp=TENSOR_PARALLEL,
-    b=ATTENTION_BATCH,
-    h=HEADS,
-    l=LENGTH,
-    dim=HIDDEN,
-)
+@operator("masked_fill_ of [b, h / mp, l, l] with a causal mask", check=heads, **ATTENTION_SIZES)
 class fillmask:
     """Hidden attention scores overwritten in place, through a view, as GPT-NeoX does it; backward through the view and
     what was written through it.
@@ -277,11 +260,7 @@ class fillmask:
 
 @operator(
     "rotary embedding of q and k [l, b, h / mp, dim / h], as GPT-NeoX writes it",
-    mp=TENSOR_PARALLEL,
-    b=ATTENTION_BATCH,
-    h=HEADS,
-    l=LENGTH,
-    dim=HIDDEN,
+    **ATTENTION_SIZES,
 )
 class RoPE:
     """A chain of small kernels: x cos + rotate_half(x) sin for q and k."""

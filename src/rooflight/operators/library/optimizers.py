@@ -11,7 +11,7 @@ from typing import Any
 
 from rooflight.operators.operator import STEP, Prepared, Shape, Work
 from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, scalar, tensor
+from rooflight.operators.signatures import call, tensor
 from rooflight.operators.sizes import ENCODERS, FLAG, HIDDEN, MUL, TENSOR_PARALLEL, Progression, Size, Span
 from rooflight.operators.tensor_parallel import at_most, hidden, padded_vocabulary
 from rooflight.operators.tensors import random
@@ -137,10 +137,10 @@ class adamw:
             return Work(forward=fused_adamw(self.sizes(shape), dtype))
         each = [tensor(dtype, *size) for size in self.sizes(shape)]
         grads = _held(each, len(each))
-        read = call("aten::_local_scalar_dense", {"self": scalar(COUNTED)})
+        read = call("aten::_local_scalar_dense", {"self": tensor(COUNTED)})
         return Work(
             forward=(
-                over("add_", [scalar(COUNTED)] * shape["tensors"], other=scalar(COUNTED)),
+                over("add_", [tensor(COUNTED)] * shape["tensors"], other=tensor(COUNTED)),
                 over("mul_", each),
                 over("lerp_", each, tensors1=each),
                 over("mul_", each),

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from rooflight.operators import signatures
 from rooflight.operators.operator import STEP, Prepared, RefusedError, Shape, Work
 from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, map_one, map_two, mm, scalar, swapped, tensor
+from rooflight.operators.signatures import call, map_one, map_two, mm, swapped, tensor
 from rooflight.operators.sizes import (
     ADD,
     ATTENTION_BATCH,
-    BATCH,
+    ATTENTION_SIZES,
     FLAG,
-    HEADS,
     HIDDEN,
+    LAYER_SIZES,
     LENGTH,
     MUL,
     PRODUCT_COLUMNS,
@@ -90,15 +89,7 @@ def _per_head(shape: Shape) -> tuple[int, int, int]:
     return shape["b"] * shape["h"] // shape["mp"], shape["l"], shape["dim"] // shape["h"]
 
 
-@operator(
-    "attention output: [b h / mp, l, l] x [.., l, dim / h]",
-    check=heads,
-    mp=TENSOR_PARALLEL,
-    b=ATTENTION_BATCH,
-    h=HEADS,
-    l=LENGTH,
-    dim=HIDDEN,
-)
+@operator("attention output: [b h / mp, l, l] x [.., l, dim / h]", check=heads, **ATTENTION_SIZES)
 class bmm:
     """Attention probabilities times values."""
 
@@ -114,15 +105,7 @@ class bmm:
         return torch.bmm(weights, values)
 
 
-@operator(
-    "attention scores: [b h / mp, l, dim / h] x [.., dim / h, l], scaled",
-    check=heads,
-    mp=TENSOR_PARALLEL,
-    b=ATTENTION_BATCH,
-    h=HEADS,
-    l=LENGTH,
-    dim=HIDDEN,
-)
+@operator("attention scores: [b h / mp, l, dim / h] x [.., dim / h, l], scaled", check=heads, **ATTENTION_SIZES)
 class baddbmm:
     """Queries times keys, scaled; the addend is multiplied by 0, so it is not read."""
 
@@ -190,20 +173,18 @@ class linear(Linear):
         return shape["rows"], shape["inputs"], shape["outputs"], shape["bias"] == 1
 
 
-layer = partial(operator, mp=TENSOR_PARALLEL, b=BATCH, l=LENGTH, dim=HIDDEN)
-layer("QKV projection: [l b, dim] x [dim, 3 dim / mp], with bias", name="linear1", check=hidden)(
-    Linear(lambda mp, dim: (dim, 3 * dim // mp), bias=True)
-)
-layer("output projection of attention: [l b, dim / mp] x [dim / mp, dim]", name="linear2", check=hidden)(
-    Linear(lambda mp, dim: (dim // mp, dim))
-)
-layer("up-projection of the MLP: [l b, dim] x [dim, 4 dim / mp]", name="linear3", check=hidden)(
-    Linear(lambda mp, dim: (dim, 4 * dim // mp))
-)
-layer("down-projection of the MLP: [l b, 4 dim / mp] x [4 dim / mp, dim]", name="linear4", check=hidden)(
-    Linear(lambda mp, dim: (4 * dim // mp, dim))
-)
-layer("output layer: [l b, dim] x [dim, 50257 / mp padded]", name="linear_final")(
+for _name, _summary, _layer in (
+    ("linear1", "QKV projection: [l b, dim] x [dim, 3 dim / mp], with bias", lambda mp, dim: (dim, 3 * dim // mp)),
+    ("linear2", "output projection of attention: [l b, dim / mp] x [dim / mp, dim]", lambda mp, dim: (dim // mp, dim)),
+    ("linear3", "up-projection of the MLP: [l b, dim] x [dim, 4 dim / mp]", lambda mp, dim: (dim, 4 * dim // mp)),
+    (
+        "linear4",
+        "down-projection of the MLP: [l b, 4 dim / mp] x [4 dim / mp, dim]",
+        lambda mp, dim: (4 * dim // mp, dim),
+    ),
+):
+    operator(_summary, name=_name, check=hidden, **LAYER_SIZES)(Linear(_layer, bias=_name == "linear1"))
+operator("output layer: [l b, dim] x [dim, 50257 / mp padded]", name="linear_final", **LAYER_SIZES)(
     Linear(lambda mp, dim: (dim, padded_vocabulary(mp)))
 )
 
@@ -224,7 +205,7 @@ class scaled_mm:
 
     def work(self, shape: Shape, dtype: str) -> Work:
         m, n, k = shape["m"], shape["n"], shape["k"]
-        left, right, scale = tensor(NARROW, m, k), swapped(tensor(NARROW, n, k)), scalar("float32")
+        left, right, scale = tensor(NARROW, m, k), swapped(tensor(NARROW, n, k)), tensor("float32")
         scales = {"scale_a": scale, "scale_b": scale}
         return Work(forward=(call("aten::_scaled_mm", {"self": left, "mat2": right, **scales}, tensor(dtype, m, n)),))
 

@@ -14,9 +14,9 @@ from rooflight.operators.sizes import (
     FLAG,
     HIDDEN,
     HIDDEN_WIDTH,
+    LAYER_SIZES,
     LENGTH,
     ROWS,
-    TENSOR_PARALLEL,
     WIDTH,
     Progression,
     Size,
@@ -97,44 +97,33 @@ for _name, _what, _share, _unary in (
     operator(f"{_what} of [rows, width]", name=_name, smart_share=_share, rows=ROWS, width=WIDTH)(_unary)
 
 
-@operator("GELU of [l, b, 4 dim / mp]", check=hidden, mp=TENSOR_PARALLEL, b=BATCH, l=LENGTH, dim=HIDDEN)
-class gelu:
+class Gelu:
     """The activation between the MLP's projections."""
 
+    def size(self, shape: Shape) -> tuple[int, ...]:
+        return shape["l"], shape["b"], 4 * shape["dim"] // shape["mp"]
+
     def work(self, shape: Shape, dtype: str) -> Work:
-        return _gelu(dtype, shape["l"], shape["b"], 4 * shape["dim"] // shape["mp"])
+        x, how = tensor(dtype, *self.size(shape)), "tanh" if shape.get("tanh") else "none"
+        return Work(
+            forward=(map_one("aten::gelu", x, approximate=how),),
+            backward=(call("aten::gelu_backward", {"grad_output": x, "self": x}, x, approximate=how),),
+        )
 
     def run(self, torch: Any, shape: Shape, x: Any) -> Any:
-        return torch.nn.functional.gelu(x)
+        return torch.nn.functional.gelu(x, approximate="tanh" if shape.get("tanh") else "none")
 
 
-@operator(
-    "GELU of [rows, width]; tanh 1 for the approximation that GPT-2 has",
-    smart_share=3,
-    rows=ROWS,
-    width=WIDTH,
-    tanh=FLAG,
-)
-class gelu_rows:
+operator("GELU of [l, b, 4 dim / mp]", name="gelu", check=hidden, **LAYER_SIZES)(Gelu)
+_SUMMARY = "GELU of [rows, width]; tanh 1 for the approximation that GPT-2 has"
+
+
+@operator(_SUMMARY, smart_share=3, rows=ROWS, width=WIDTH, tanh=FLAG)
+class gelu_rows(Gelu):
     """GELU of any size; ``gelu`` has estimate-train-time's parameters."""
 
-    def work(self, shape: Shape, dtype: str) -> Work:
-        return _gelu(dtype, shape["rows"], shape["width"], approximate=_approximation(shape))
-
-    def run(self, torch: Any, shape: Shape, x: Any) -> Any:
-        return torch.nn.functional.gelu(x, approximate=_approximation(shape))
-
-
-def _approximation(shape: Shape) -> str:
-    return "tanh" if shape["tanh"] else "none"
-
-
-def _gelu(dtype: str, *size: int, approximate: str = "none") -> Work:
-    x = tensor(dtype, *size)
-    return Work(
-        forward=(map_one("aten::gelu", x, approximate=approximate),),
-        backward=(call("aten::gelu_backward", {"grad_output": x, "self": x}, x, approximate=approximate),),
-    )
+    def size(self, shape: Shape) -> tuple[int, ...]:
+        return shape["rows"], shape["width"]
 
 
 @operator("silu(gate) * up, both [rows, dim]", smart_share=2, rows=ROWS, dim=HIDDEN_WIDTH)

@@ -7,11 +7,11 @@ from typing import Any
 
 from rooflight.operators.operator import Prepared, Shape, Work
 from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, in_place, map_one, map_two, scalar, tensor
+from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
 from rooflight.operators.sizes import (
     ADD,
     BATCH,
-    HIDDEN,
+    LAYER_SIZES,
     LENGTH,
     MUL,
     ROWS,
@@ -65,10 +65,7 @@ class embedding_rows(Lookup):
 
 @operator(
     "token lookups [V, dim] at [b, l], V = 50257 / mp padded to a multiple of 128",
-    mp=TENSOR_PARALLEL,
-    b=BATCH,
-    l=LENGTH,
-    dim=HIDDEN,
+    **LAYER_SIZES,
 )
 class embedding(Lookup):
     """Lookups in one rank's part of a token table."""
@@ -90,7 +87,7 @@ class Loss:
 
     def work(self, shape: Shape, dtype: str) -> Work:
         rows = shape["rows"]
-        x, target, one = tensor(dtype, rows, shape["vocab"]), tensor("int64", rows), scalar(dtype)
+        x, target, one = tensor(dtype, rows, shape["vocab"]), tensor("int64", rows), tensor(dtype)
         gradient = {"grad_output": one, "self": x, "target": target, "total_weight": one}
         return Work(
             inputs=(x, target),

@@ -118,34 +118,44 @@ def _one(rows: int, x: TensorSpec, weight: TensorSpec, contracted: int, experts:
     )
 
 
-@expert_ops("aiter::ck_moe_stage1 aiter::ck_moe_stage1_fwd")
-def ck_stage_1(op: OpSignature) -> OpCost:
+def _up(op: OpSignature, per_token: int) -> OpCost:
     """x [T, H], weights [E, 2 I, H] and [E, H, I], sorted tokens and experts, their number, the result [T, k, I], k."""
-    x, first = op.inputs[:2]
-    per_token = max(integer(op, "arg7", 1), 1)
-    return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, op.inputs[6].nbytes)
-
-
-@expert_ops("aiter::moe_stage1_g1u1")
-def stage_1(op: OpSignature) -> OpCost:
-    """As ck_moe_stage1; k is in the shape of the result [T, k, I]."""
     x, first, result = op.inputs[0], op.inputs[1], op.inputs[6]
-    per_token = result.shape[1] if len(result.shape) == 3 else 1
     return _one(prod(x.shape[:-1]) * per_token, x, first, x.shape[-1], per_token, result.nbytes)
 
 
-@expert_ops("aiter::ck_moe_stage2 aiter::ck_moe_stage2_fwd")
-def ck_stage_2(op: OpSignature) -> OpCost:
+def _down(op: OpSignature) -> OpCost:
     """The middle [T, k, I], weights [E, 2 I, H] and [E, H, I], ..., the result [T, H]: the way back."""
     middle, second = op.inputs[0], op.inputs[2]
     return _one(prod(middle.shape[:-1]), middle, second, middle.shape[-1], 1, op.inputs[6].nbytes)
 
 
-@expert_ops("_moe_C::moe_wna16_gemm")
-def wna16(op: OpSignature) -> OpCost:
+def _wna16(op: OpSignature) -> OpCost:
     """x [T, K], the result [T, k, N], weights [E, N, K bits / 8], ...: each row of the result times one expert."""
     x, result, weight = op.inputs[:3]
     return _one(prod(result.shape[:-1]), x, weight, x.shape[-1], 1, result.nbytes)
+
+
+expert_ops.rows(
+    {
+        lambda op: _up(op, max(integer(op, "arg7", 1), 1)): "aiter::ck_moe_stage1 aiter::ck_moe_stage1_fwd",
+        # k is in the shape of the result
+        lambda op: _up(op, op.inputs[6].shape[1] if len(op.inputs[6].shape) == 3 else 1): "aiter::moe_stage1_g1u1",
+        _down: "aiter::ck_moe_stage2 aiter::ck_moe_stage2_fwd",
+        _wna16: "_moe_C::moe_wna16_gemm",
+        # numbers of experts [T, k] to the order of tokens by experts; padding is not counted
+        lambda op: OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.inputs[0].numel * 4): (
+            "_moe_C::moe_align_block_size _moe_C::sgl_moe_align_block_size sgl_kernel::moe_align_block_size "
+            "aiter::moe_align_block_size"
+        ),
+        # x [T, k, H] summed over k into [T, H]
+        lambda op: OpCost(
+            vector_flops=op.inputs[0].numel - op.inputs[1].numel,
+            bytes_read=op.inputs[0].nbytes,
+            bytes_written=op.inputs[1].nbytes,
+        ): "_moe_C::moe_sum aiter::moe_sum sgl_kernel::moe_sum",
+    }
+)
 
 
 @expert_ops("_moe_C::moe_wna16_marlin_gemm sgl_kernel::moe_wna16_marlin_gemm")
@@ -191,21 +201,3 @@ def topk_softmax(op: OpSignature) -> OpCost:
     written = tensor_bytes(*op.inputs[: min(op.inputs.index(logits), 2)])
     flops = FORWARD_FLOPS * logits.numel
     return OpCost(vector_flops=flops, vector_dtype="float32", bytes_read=logits.nbytes, bytes_written=written)
-
-
-expert_ops.rows(
-    {
-        # numbers of experts [T, k] to the order of tokens by experts; padding is not counted
-        lambda op: OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.inputs[0].numel * 4): (
-            "_moe_C::moe_align_block_size _moe_C::sgl_moe_align_block_size sgl_kernel::moe_align_block_size "
-            "aiter::moe_align_block_size"
-        ),
-    }
-)
-
-
-@expert_ops("_moe_C::moe_sum aiter::moe_sum sgl_kernel::moe_sum")
-def moe_sum(op: OpSignature) -> OpCost:
-    """x [T, k, H] summed over k into [T, H]."""
-    x, result = op.inputs[:2]
-    return OpCost(vector_flops=x.numel - result.numel, bytes_read=x.nbytes, bytes_written=result.nbytes)
