@@ -23,7 +23,7 @@ from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.features import features_of
-from rooflight.sampling.smart_sweep import Points, most_telling
+from rooflight.sampling.smart_sweep import Points, most_informative
 
 COUNTS = (5, 20)
 SEEDS = 5
@@ -48,7 +48,7 @@ def smartly(points: Points, count: int, rng: np.random.Generator) -> Places:
         sampled = Points(places=candidates.places[chosen], views=candidates.views[chosen])
         use = np.ones(len(pool))
         seconds = np.where(np.isin(np.arange(len(pool)), chosen), 1e9, 1.0)
-        chosen.append(most_telling(sampled, candidates, use, seconds))
+        chosen.append(most_informative(sampled, candidates, use, seconds))
     return pool[chosen]
 
 

@@ -31,12 +31,12 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def interrupted(kept: str) -> Iterator[None]:
-    """If the block is interrupted, say ``kept``: in a few words, what remains of its work."""
+def interrupted(remains: str) -> Iterator[None]:
+    """If the block is interrupted, say in a few words what ``remains`` of its work."""
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise Interrupted(kept) from stop
+        raise Interrupted(remains) from stop
 
 
 def ended(run: Callable[[], int | None], *, debug: bool) -> int:
@@ -86,8 +86,8 @@ def _told(stop: BaseException) -> tuple[int, str]:
     text = " ".join(str(stop).split()) or type(stop).__name__
     code = USER_MISTAKE
     if isinstance(stop, Interrupted | KeyboardInterrupt | typer.Abort):
-        kept = text if isinstance(stop, Interrupted) else "nothing was left half-written"
-        code, text = INTERRUPTED, f"interrupted: {kept}"
+        remains = text if isinstance(stop, Interrupted) else "nothing was left half-written"
+        code, text = INTERRUPTED, f"interrupted: {remains}"
     elif isinstance(stop, _UsageError):
         text = _usage(stop)
     elif isinstance(stop, ModuleNotFoundError) and stop.name in EXTRAS:

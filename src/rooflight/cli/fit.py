@@ -51,7 +51,7 @@ def fit(
     Times that rooflight lint flags are left out. Models are arrays and JSON, one file per kind of work; the
     errors reported are those of held-out rows.
 
-    With --on shipped a few rows of your device are enough: they are learned on top of what other devices taught.
+    With --on shipped a few rows of your device are enough: they are learned on top of models of other devices.
 
     \b
       rooflight fit sampling_data --out models

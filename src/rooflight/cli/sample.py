@@ -102,8 +102,8 @@ def sample(
         _slurm(asked, where.submit, _arguments_of_part(context))
         return
     data = asked.out / "sampling_data"
-    kept = f"finished rows are kept in {data}, and the same command continues from there"
-    with spinner() as progress, interrupted(kept):
+    remains = f"finished rows are kept in {data}, and the same command continues from there"
+    with spinner() as progress, interrupted(remains):
         _sample(asked, where, _arguments_of_part(context), progress)
 
 

@@ -16,13 +16,17 @@ from rooflight.records.files import naming
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import percent
 from rooflight.records.samples import SUFFIX, Header, Row, Status
-from rooflight.sampling import store as provenance
 from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.runner import Repeats
-from rooflight.sampling.store import Store
+from rooflight.sampling.store import Store, calibration_of, device_label, environment_of
 from rooflight.sampling.sweeps import Sweep
 
-_PERIOD_S = 1.0
+DATA, LOG, TRACES = "sampling_data", "sampling_log", "sampling_traces"
+_LOG_PERIOD_S = 1.0
+_CSV_PERIOD_S = 30.0
+_SHOWN = 200  # characters of why a shape failed; the row has all
+
+Progress = Callable[[str], object]
 
 
 class ProgressLog:
@@ -37,7 +41,7 @@ class ProgressLog:
         kernel: str,
         total: int | None,
         *,
-        progress: Callable[[str], object] = lambda _: None,
+        progress: Progress = lambda _: None,
         now: Callable[[], float] = time.time,
     ) -> None:
         self._path, self._kernel, self._total = path, kernel, total
@@ -50,7 +54,7 @@ class ProgressLog:
     def advance(self, done: int, left_s: float | None = None) -> None:
         """So many shapes have a row, one of them new. ``left_s``: what is left of a budget."""
         self._done += 1
-        if self._now() - self._last_s >= _PERIOD_S:
+        if self._now() - self._last_s >= _LOG_PERIOD_S:
             self._write(done, left_s)
 
     def end(self, done: int) -> None:
@@ -81,13 +85,6 @@ def line_of(now_s: float, kernel: str, done: int, total: int | None, each_s: flo
         f"[{stamp}]Kernel: {kernel} | Progress: {part} | Speed: {each_s:.2f}s/sample | "
         f"Remaining: {days}d{hours}h{minutes}m{seconds}s"
     )
-
-
-DATA, LOG, TRACES = "sampling_data", "sampling_log", "sampling_traces"
-_CSV_PERIOD_S = 30.0
-_SHOWN = 200  # characters of why a shape failed; the row has all
-
-Progress = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,8 +139,8 @@ class Job:
 
     def store(self, kind: str, number: int = 0) -> Store:
         """The job's file for this machine's device, with the rows that are there. Raises ValueError as Store does."""
-        device = provenance.device_label(kind, number)
-        header = self.header(device, provenance.environment_of(kind), provenance.calibration_of(kind))
+        device = device_label(kind, number)
+        header = self.header(device, environment_of(kind), calibration_of(kind))
         return Store(self.out / DATA / (self.base(device) + SUFFIX), header)
 
     def log(self, device: str, total: int | None, progress: Progress) -> ProgressLog:

@@ -21,85 +21,6 @@ from rooflight.sampling.runner import Sampler, pinned
 from rooflight.sampling.sweeps import Sweep
 from rooflight.sampling.tasks import Task
 
-
-@contextmanager
-def ranks(kind: str) -> Iterator[Any]:
-    """torch.distributed as torchrun started it, with nccl or gloo. Raises ValueError outside torchrun."""
-    import torch.distributed as dist
-
-    if "RANK" not in os.environ:
-        raise ValueError("collectives run under torchrun: torchrun --nproc-per-node 4 -m rooflight sample all_reduce")
-    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
-    try:
-        yield dist
-    finally:
-        dist.destroy_process_group()
-
-
-def run_on_ranks(
-    job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progress: Callable[[str], object]
-) -> Outcome | None:
-    """Sample a sweep on all ranks. Returns what the first rank left, None on the others."""
-    if dist.get_rank() != 0:
-        while (shape := _agree(dist, job, sampler.device, None)) is not None:
-            sampler.row(job.operator, shape)
-        return None
-    with job.store(sampler.kind) as store:
-        keeper = Keeper(job, sweep, store, progress)
-        try:
-            while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
-                keeper.keep(sampler.row(job.operator, shape))
-        finally:
-            outcome = keeper.end()
-        return outcome
-
-
-def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:
-    """The first rank's shape, on every rank; None at the end."""
-    import torch
-
-    names = job.operator.parameters
-    values = [0] * (1 + len(names)) if shape is None else [1, *(shape[name] for name in names)]
-    message = torch.tensor(values, dtype=torch.int64, device=device)
-    dist.broadcast(message, src=0)
-    more, *told = message.tolist()
-    return dict(zip(names, told, strict=True)) if more else None
-
-
-def visible_gpus() -> int:
-    """How many GPUs torch sees."""
-    import torch
-
-    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
-
-
-def run_on_all(
-    arguments: Sequence[str], *, gpus: int, parts: int, part: int, progress: Callable[[str], object]
-) -> None:
-    """Start ``rooflight sample`` with ``arguments`` once a GPU, each with its share of this part, and wait for all.
-
-    A share of part p of P is part p + P i of P n: ``rooflight merge`` puts them together. Interrupted, the processes
-    end at their next row. Raises RuntimeError when one of them fails.
-    """
-    running = []
-    for number in range(gpus):
-        share = ["--parts", str(parts * gpus), "--part", str(part + parts * number), "--device-num", str(number)]
-        command = [sys.executable, "-m", "rooflight", "sample", *arguments, *share]
-        running.append(subprocess.Popen(command))
-        progress(f"GPU {number}: part {part + parts * number} of {parts * gpus}")
-    try:
-        codes = [process.wait() for process in running]
-    except KeyboardInterrupt:
-        # on a terminal they have had Ctrl-C themselves; a second one does no harm
-        for process in running:
-            process.send_signal(signal.SIGINT)
-        for process in running:
-            process.wait()
-        raise
-    if failed := [str(number) for number, code in enumerate(codes) if code]:
-        raise RuntimeError(f"sampling failed on GPU {', '.join(failed)}: run the same command again to go on")
-
-
 Progress = Callable[[str], object]
 
 
@@ -162,3 +83,77 @@ def _device(request: SamplingRequest) -> str:
         raise ValueError(f"--device-num {number}: torch sees GPUs 0 to {torch.cuda.device_count() - 1}")
     torch.cuda.set_device(number)
     return f"cuda:{number}"
+
+
+@contextmanager
+def ranks(kind: str) -> Iterator[Any]:
+    """torch.distributed as torchrun started it, with nccl or gloo. Raises ValueError outside torchrun."""
+    import torch.distributed as dist
+
+    if "RANK" not in os.environ:
+        raise ValueError("collectives run under torchrun: torchrun --nproc-per-node 4 -m rooflight sample all_reduce")
+    dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+    try:
+        yield dist
+    finally:
+        dist.destroy_process_group()
+
+
+def run_on_ranks(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progress: Progress) -> Outcome | None:
+    """Sample a sweep on all ranks. Returns what the first rank left, None on the others."""
+    if dist.get_rank() != 0:
+        while (shape := _agree(dist, job, sampler.device, None)) is not None:
+            sampler.row(job.operator, shape)
+        return None
+    with job.store(sampler.kind) as store:
+        keeper = Keeper(job, sweep, store, progress)
+        try:
+            while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
+                keeper.keep(sampler.row(job.operator, shape))
+        finally:
+            outcome = keeper.end()
+        return outcome
+
+
+def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:
+    """The first rank's shape, on every rank; None at the end."""
+    import torch
+
+    names = job.operator.parameters
+    values = [0] * (1 + len(names)) if shape is None else [1, *(shape[name] for name in names)]
+    message = torch.tensor(values, dtype=torch.int64, device=device)
+    dist.broadcast(message, src=0)
+    more, *sizes = message.tolist()
+    return dict(zip(names, sizes, strict=True)) if more else None
+
+
+def visible_gpus() -> int:
+    """How many GPUs torch sees."""
+    import torch
+
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def run_on_all(arguments: Sequence[str], *, gpus: int, parts: int, part: int, progress: Progress) -> None:
+    """Start ``rooflight sample`` with ``arguments`` once a GPU, each with its share of this part, and wait for all.
+
+    A share of part p of P is part p + P i of P n: ``rooflight merge`` puts them together. Interrupted, the processes
+    end at their next row. Raises RuntimeError when one of them fails.
+    """
+    running = []
+    for number in range(gpus):
+        share = ["--parts", str(parts * gpus), "--part", str(part + parts * number), "--device-num", str(number)]
+        command = [sys.executable, "-m", "rooflight", "sample", *arguments, *share]
+        running.append(subprocess.Popen(command))
+        progress(f"GPU {number}: part {part + parts * number} of {parts * gpus}")
+    try:
+        codes = [process.wait() for process in running]
+    except KeyboardInterrupt:
+        # on a terminal they have had Ctrl-C themselves; a second one does no harm
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        for process in running:
+            process.wait()
+        raise
+    if failed := [str(number) for number, code in enumerate(codes) if code]:
+        raise RuntimeError(f"sampling failed on GPU {', '.join(failed)}: run the same command again to go on")

@@ -80,9 +80,9 @@ def merge(paths: Sequence[Path], out: Path | None = None) -> MergeDocument:
 def _sample_file(path: Path) -> SampleFile:
     try:
         if path.suffix == SUFFIX:
-            header, kept = read(path)
+            header, found = read(path)
             subject = (header.device, header.kernel, header.precision)
-            lines = list(csv_lines(header, kept))
+            lines = list(csv_lines(header, found))
         else:
             lines = path.read_text(encoding="utf-8").splitlines()
             subject = _subject(path)

@@ -10,10 +10,10 @@ from typing import Any
 
 from rooflight.operators.operator import Operator, Prepared, Shape
 from rooflight.records.samples import Row, Status
-from rooflight.sampling import store as provenance
 from rooflight.sampling.event_times import NoSuchEventError, Target, Trace, read, times_s
 from rooflight.sampling.job import TRACES, Job
 from rooflight.sampling.runner import FEWEST, Sampled, failure_of, row_of
+from rooflight.sampling.store import device_label
 
 Progress = Callable[[str], object]
 
@@ -35,7 +35,7 @@ def trace(job: Job, shape: Shape, device: str, *, progress: Progress) -> str:
     prepared = _prepared(job.operator, shape, job.dtype, device)
     kind, _, number = device.partition(":")
     sizes = "_".join(str(value) for value in shape.values())
-    name = f"{provenance.device_label(kind, int(number or 0))}_{job.name}_{job.precision}_{sizes}.pt.trace.json"
+    name = f"{device_label(kind, int(number or 0))}_{job.name}_{job.precision}_{sizes}.pt.trace.json"
     path = job.out / TRACES / name
     path.parent.mkdir(parents=True, exist_ok=True)
     for _ in range(warmups):

@@ -159,11 +159,10 @@ def failure_of(error: Exception, kind: str) -> tuple[Status, str]:
     """
     import torch
 
-    said, kind_of_error = " ".join(str(error).split()), type(error).__name__
+    words, kind_of_error = " ".join(str(error).split()), type(error).__name__
     # torch raises RuntimeError with a whole sentence; a KeyError says no more than the key
-    note = (said if said and isinstance(error, RuntimeError) else f"{kind_of_error}: {said}".removesuffix(": "))[
-        :_NOTE_LENGTH
-    ]
+    whole = bool(words) and isinstance(error, RuntimeError)
+    note = (words if whole else f"{kind_of_error}: {words}".removesuffix(": "))[:_NOTE_LENGTH]
     if isinstance(error, getattr(torch, "AcceleratorError", ())):
         raise RuntimeError(f"the device failed and needs a new process: {note}") from error
     text = str(error).lower()

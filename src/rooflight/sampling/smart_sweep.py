@@ -1,9 +1,14 @@
-"""Telling: which shape to sample next, so that all others are known best for the time it takes.
+"""The smart sweep: shapes that fill the space first, then those after which all others are known best.
 
-A Gaussian process over the shapes, with a Matern 3/2 kernel, knows how sure it would be of each shape after one more
-row, whatever time that row takes. Chosen is the row that lowers the variance of all candidates, by their use, the most
-for each second (Cohn, Ghahramani and Jordan, Active Learning with Statistical Models, 1996). Where models of several
-devices are asked for each shape, shapes at which they differ vary more, and alike.
+First come shapes of a low-discrepancy sequence, the additive recurrence of Roberts with a random shift, over the
+logarithms of the sizes. Where models of other devices are asked of each shape (``Views``), the next row is the shape,
+among the next of the sequence, that lowers the variance of all others the most for each second. A Gaussian process
+with a Matern 3/2 kernel has the variances, which do not depend on the times of the rows (Cohn, Ghahramani and Jordan,
+Active Learning with Statistical Models, 1996); shapes at which the models differ vary more, and alike.
+
+Without models the sequence is followed for a third of the budget. Then a kernel regression of the log of the time, its
+trend linear in FLOPs and bytes, is left out one row at a time: new shapes go where those errors are greatest and no row
+is near.
 """
 
 from __future__ import annotations
@@ -22,6 +27,29 @@ from rooflight.operators.operator import Operator, Shape
 from rooflight.records.samples import Row, Rows, Status, middle_s
 from rooflight.sampling.sweeps import Key, check_part, complete
 
+Floats = NDArray[np.float64]
+Views = Callable[[Sequence[Shape]], Mapping[str, Floats]]
+"""What models of other devices answer of shapes, each less their average, as logarithms [shapes] by model."""
+
+SPACE_FILLING: Final = 1 / 3
+_LEAST_FITTED = 12
+_FIRST = 3  # rows that fill the space, where models of other devices are asked
+_UNITS = 4.0  # into which the span of a size is divided
+_MOST_KNOWN = 300
+_WORTH: Final = 0.5
+"""Of a row's usual time: with less of the budget left no row is begun, so that sweeps end early as often as late."""
+_POOL = 128
+_NEAR = 0.2
+_MOST_FITTED = 600
+_GROWTH = 1.05  # the fit takes longer than a small op, so a few new rows do not bring a new one
+_NOISE = 1e-3
+_TRIES = 4000
+_RUNS_A_BUDGET = 100
+_COMPUTING_RUNS_A_BUDGET = 500
+"""Libraries use other kernels for other sizes, so many small shapes teach more than a few large ones; traffic in
+memory has one speed from some size on, which the largest show."""
+_RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
+"""Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
 _ROW_NOISE: Final = 0.05
 _OFFSET: Final = 1.0
 _OF_VIEWS: Final = 10.0
@@ -53,7 +81,7 @@ class Points:
         return np.asarray((1 + root) * np.exp(-root) + _OFFSET + _OF_VIEWS * alike)
 
 
-def most_telling(sampled: Points, candidates: Points, use: Floats, seconds: Floats) -> int:
+def most_informative(sampled: Points, candidates: Points, use: Floats, seconds: Floats) -> int:
     """The candidate after which all are known best, by their ``use`` [candidates], for each of its ``seconds``
     [candidates]. ``sampled`` have a row each already.
     """
@@ -64,31 +92,6 @@ def most_telling(sampled: Points, candidates: Points, use: Floats, seconds: Floa
         spread = spread - shared.T @ np.linalg.solve(known, shared)
     gain = use @ spread**2 / (np.diag(spread) + _ROW_NOISE)
     return int(np.argmax(gain / seconds))
-
-
-Floats = NDArray[np.float64]
-Views = Callable[[Sequence[Shape]], Mapping[str, Floats]]
-"""What models of other devices answer of shapes, each less their average, as logarithms [shapes] by model."""
-
-SPACE_FILLING: Final = 1 / 3
-_LEAST_FITTED = 12
-_FIRST = 3  # rows that fill the space, where models of other devices are asked
-_UNITS = 4.0  # into which the span of a size is divided
-_MOST_TOLD = 300
-_WORTH: Final = 0.5
-"""Of a row's usual time: with less of the budget left no row is begun, so that sweeps end early as often as late."""
-_POOL = 128
-_NEAR = 0.2
-_MOST_FITTED = 600
-_GROWTH = 1.05  # the fit takes longer than a small op, so a few new rows do not bring a new one
-_NOISE = 1e-3
-_TRIES = 4000
-_RUNS_A_BUDGET = 100
-_COMPUTING_RUNS_A_BUDGET = 500
-"""Libraries use other kernels for other sizes, so many small shapes teach more than a few large ones; traffic in
-memory has one speed from some size on, which the largest show."""
-_RATES: Final[Mapping[str, tuple[float, float]]] = {"cpu": (1e11, 1e10), "cuda": (2e14, 1.5e12)}
-"""Rough FLOP/s and bytes/s: only to keep a single run far below the budget."""
 
 
 class SmartSweep:
@@ -143,7 +146,7 @@ class SmartSweep:
             return None
         fitted = [row for row in rows.values() if row.status is Status.OK]
         if self._views is not None:
-            return self._telling(rows, taken, fitted)
+            return self._informative(rows, taken, fitted)
         if rows.spent_s < SPACE_FILLING * self.budget_s or len(fitted) < _LEAST_FITTED:
             pool = self._fresh(rows, taken, 1)
             return pool[0] if pool else None
@@ -160,18 +163,18 @@ class SmartSweep:
         distance = np.sqrt(_squared(candidates, places).min(axis=1))
         return pool[int(np.argmax(expected * distance))]
 
-    def _telling(self, rows: Rows, taken: Collection[Key], fitted: Sequence[Row]) -> Shape | None:
+    def _informative(self, rows: Rows, taken: Collection[Key], fitted: Sequence[Row]) -> Shape | None:
         """The shape of a pool of the sequence's next that tells most of the pool, for the time that it takes."""
         pool = self._fresh(rows, taken, _POOL if len(fitted) >= _FIRST else 1)
         if len(pool) < 2:
             return pool[0] if pool else None
-        known = list(rows.values())[-_MOST_TOLD:]
+        known = list(rows.values())[-_MOST_KNOWN:]
         points = self._points([*pool, *(row.shape for row in known)])
         candidates, sampled = points[: len(pool)], points[len(pool) :]
         near = np.exp(-_squared(candidates.places, sampled.places) / (2 * (_NEAR * _UNITS) ** 2)) + 1e-9
         spent = np.log([max(1e-6, row.spent_s) for row in known])
         seconds = np.exp(near @ spent / near.sum(axis=1))
-        return pool[most_telling(sampled, candidates, np.ones(len(pool)), seconds)]
+        return pool[most_informative(sampled, candidates, np.ones(len(pool)), seconds)]
 
     def _points(self, shapes: Sequence[Shape]) -> Points:
         assert self._views is not None

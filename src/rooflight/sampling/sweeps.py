@@ -143,8 +143,8 @@ def small_shapes(operator: Operator) -> Shapes:
     """A small shape, then one more for each size that can be doubled."""
     first = {name: size.test for name, size in operator.sizes.items()}
     larger = [{**first, name: 2 * value} for name, value in first.items() if value > 1]
-    kept = [shape for shape in larger if operator.ranks or operator.refusal(operator.shape(shape)) is None]
-    return Shapes(operator, (first, *kept))
+    possible = [shape for shape in larger if operator.ranks or operator.refusal(operator.shape(shape)) is None]
+    return Shapes(operator, (first, *possible))
 
 
 def complete(operator: Operator, values: Shape | Sequence[int]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rooflight.operators import registry
 from rooflight.records.samples import Row, Rows, Status
-from rooflight.sampling.smart_sweep import Points, SmartSweep, most_telling
+from rooflight.sampling.smart_sweep import Points, SmartSweep, most_informative
 
 NONE = Points(places=np.empty((0, 1)), views=np.empty((0, 0)))
 
@@ -21,7 +21,7 @@ def points(places: list[float], views: list[float] | None = None) -> Points:
 
 def chosen(sampled: Points, candidates: Points, use: list[float] | None = None, seconds: list[float] | None = None):
     ones = np.ones(len(candidates))
-    return most_telling(sampled, candidates, ones if use is None else np.array(use),
+    return most_informative(sampled, candidates, ones if use is None else np.array(use),
                         ones if seconds is None else np.array(seconds))  # fmt: skip
 
 
