@@ -8,18 +8,14 @@ allocated the tensor. Recording itself does nothing for this.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from rooflight.capture.record.lifetimes import plain_parts
 from rooflight.capture.record.outside_births import OutsideBirths
-from rooflight.capture.record.signatures import storage_of
-from rooflight.capture.record.tape import Tape
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.copying import UNINITIALIZED
 from rooflight.costs.registry import cost_of, traits_of
@@ -84,14 +80,6 @@ def with_outside_writes(session: Session, births: OutsideBirths, state: Callable
                 )
             )
     return with_insertions(session, insertions)
-
-
-def storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
-    """Those storages of all parameters and buffers that are on the tape."""
-    tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
-    addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
-    known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
-    return frozenset(number for number in known if number is not None)
 
 
 def _written_outside(tensor: TensorSpec) -> OpSignature:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from types import TracebackType
 
+from torch import nn
 from torch._C import _current_graph_task_id
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.record.dispatch import DispatchSource
-from rooflight.capture.record.lifetimes import LifetimeTape
+from rooflight.capture.record.lifetimes import LifetimeTape, plain_parts
 from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
-from rooflight.capture.record.outside_writes import storages_of_state, with_outside_writes
+from rooflight.capture.record.outside_writes import with_outside_writes
 from rooflight.capture.record.patches import patch, unpatch
 from rooflight.capture.record.schemas import place_in_world
+from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
@@ -161,7 +163,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         tape, tracker = self._tape, self._tracker
 
         def state() -> frozenset[int]:
-            return storages_of_state(tracker.roots() if tracker is not None else (), tape)
+            return _storages_of_state(tracker.roots() if tracker is not None else (), tape)
 
         tape.births.finish()
         return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
@@ -192,3 +194,10 @@ def _environment(devices: set[str]) -> dict[str, str]:
     """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
+
+
+def _storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
+    tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
+    addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
+    known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
+    return frozenset(number for number in known if number is not None)
