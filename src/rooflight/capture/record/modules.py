@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack,
 from rooflight.capture.record.composites import ModeStack, open_sources
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.module_work import ModuleWorks
-from rooflight.capture.record.outside_births import foreign_memory, may_be_foreign, plain_tensors
+from rooflight.capture.record.outside import foreign_memory, may_be_foreign, plain_tensors
 from rooflight.capture.record.signatures import storage_of
 
 # The ops that they run belong to the functions of the forward pass.

@@ -16,7 +16,7 @@ from rooflight.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.lifetimes import LifetimeTape, plain_parts
 from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
-from rooflight.capture.record.outside_writes import with_outside_writes
+from rooflight.capture.record.outside import with_outside_writes
 from rooflight.capture.record.patches import patch, unpatch
 from rooflight.capture.record.schemas import place_in_world
 from rooflight.capture.record.signatures import storage_of

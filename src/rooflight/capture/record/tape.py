@@ -12,7 +12,7 @@ from itertools import starmap
 import numpy as np
 import torch
 
-from rooflight.capture.record.outside_births import OutsideBirths, foreign_memory
+from rooflight.capture.record.outside import OutsideBirths, foreign_memory
 from rooflight.capture.record.schemas import known_int
 from rooflight.capture.record.signatures import storage_of
 from rooflight.network.collectives import kind_of
