@@ -253,13 +253,10 @@ def _environment(owned: Ownership) -> dict[str, str]:
     properties = trace.head.get("deviceProperties")
     if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
         facts["gpu"] = gpu
-    return facts | _rank(trace.head) | _float32_setting(owned)
+    return facts | _rank(trace.distributed) | _float32_setting(owned)
 
 
-def _rank(head: Mapping[str, Any]) -> dict[str, str]:
-    info = head.get("distributedInfo")
-    if not isinstance(info, dict):
-        return {}
+def _rank(info: Mapping[str, Any]) -> dict[str, str]:
     known = {key: info.get(key) for key in ("rank", "world_size")}
     facts = {key: str(number) for key, number in known.items() if _is_number(number)}
     backend = info.get("backend")

@@ -169,6 +169,12 @@ class Trace:
         some = [spans for spans in (self.ops, self.calls, self.ranges, self.work) if len(spans)]
         return min(int(spans.start.min()) for spans in some), max(int(spans.stop.max()) for spans in some)
 
+    @property
+    def distributed(self) -> Mapping[str, Any]:
+        """What the trace says of its rank, the backend and the groups; empty where it says nothing."""
+        info = self.head.get("distributedInfo")
+        return info if isinstance(info, dict) else {}
+
     def op_name(self, op: int) -> str:
         """The name of an op, by its place among the ops."""
         return self.names[int(self.ops.name[op])]

@@ -298,8 +298,7 @@ def _ranks(trace: Trace, model: ModelFacts | None) -> int:
         tensors = tensors_of_op(trace, op)
         if tensors and len(tensors[0].shape) >= 3 and (heads := tensors[0].shape[-2]) and model.heads % heads == 0:
             return max(1, model.heads // heads)
-    info = trace.head.get("distributedInfo")
-    world = info.get("world_size") if isinstance(info, dict) else None
+    world = trace.distributed.get("world_size")
     return world if isinstance(world, int) and world > 0 else 1
 
 

@@ -8,31 +8,17 @@ from typing import Any
 PROCESS = 77 << 24
 THREAD = PROCESS | 5
 
-SCHEMA = """
-CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE TARGET_INFO_GPU (vmId INTEGER NOT NULL, id INTEGER NOT NULL, name TEXT, busLocation TEXT,
-    isDiscrete INTEGER,
-    l2CacheSize INTEGER, totalMemory INTEGER, memoryBandwidth INTEGER, clockRate INTEGER, smCount INTEGER,
-    pwGpuId INTEGER, uuid TEXT, cuDevice INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    contextId INTEGER NOT NULL, greenContextId INTEGER, streamId INTEGER NOT NULL, correlationId INTEGER,
-    globalPid INTEGER, demangledName INTEGER NOT NULL, shortName INTEGER NOT NULL, mangledName INTEGER,
-    launchType INTEGER, gridX INTEGER, gridY INTEGER, gridZ INTEGER, graphNodeId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_GRAPH_TRACE (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    graphId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-    graphExecId INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMCPY (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-    bytes INTEGER NOT NULL, copyKind INTEGER NOT NULL, srcKind INTEGER, dstKind INTEGER);
-CREATE TABLE CUPTI_ACTIVITY_KIND_MEMSET (start INTEGER NOT NULL, end INTEGER NOT NULL, deviceId INTEGER NOT NULL,
-    contextId INTEGER NOT NULL, streamId INTEGER NOT NULL, correlationId INTEGER, globalPid INTEGER,
-    value INTEGER NOT NULL, bytes INTEGER NOT NULL);
-CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER NOT NULL, end INTEGER NOT NULL, eventClass INTEGER NOT NULL,
-    globalTid INTEGER, correlationId INTEGER, nameId INTEGER NOT NULL, returnValue INTEGER NOT NULL);
-CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, rangeId INTEGER,
-    category INTEGER, color INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER,
-    domainId INTEGER);
-"""
+ACTIVITY = "start, end, deviceId, contextId, streamId, correlationId, globalPid"
+TABLES = {
+    "StringIds": "id, value",
+    "TARGET_INFO_GPU": "vmId, id, name, busLocation, smCount, totalMemory, cuDevice",
+    "CUPTI_ACTIVITY_KIND_KERNEL": f"{ACTIVITY}, demangledName, shortName, mangledName, gridX, graphNodeId",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": f"{ACTIVITY}, graphId, graphExecId",
+    "CUPTI_ACTIVITY_KIND_MEMCPY": f"{ACTIVITY}, bytes, copyKind, srcKind, dstKind",
+    "CUPTI_ACTIVITY_KIND_MEMSET": f"{ACTIVITY}, value, bytes",
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "start, end, eventClass, globalTid, correlationId, nameId, returnValue",
+    "NVTX_EVENTS": "start, end, eventType, rangeId, category, color, text, globalTid, endGlobalTid, textId, domainId",
+}
 
 
 class NsightReport:
@@ -60,16 +46,8 @@ class NsightReport:
         self, start: float, correlation: int, *, thread: int = THREAD, name: str = "cudaLaunchKernel_v7000"
     ) -> None:
         """A call of 1 µs that launches work."""
-        place = {"globalTid": thread, "correlationId": correlation}
-        self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            start,
-            start + 1,
-            eventClass=0,
-            nameId=self.text(name),
-            returnValue=0,
-            **place,
-        )
+        what = {"globalTid": thread, "correlationId": correlation, "nameId": self.text(name)}
+        self.add("CUPTI_ACTIVITY_KIND_RUNTIME", start, start + 1, eventClass=0, returnValue=0, **what)
 
     def kernel(
         self, start: float, stop: float, correlation: int, name: str, *, device: int = 0, pid: int = PROCESS
@@ -88,10 +66,10 @@ class NsightReport:
     def write(self, path: Path, without: tuple[str, ...] = ()) -> Path:
         """The database, without some of the tables."""
         with closing(sqlite3.connect(path)) as database:
-            database.executescript(SCHEMA)
-            database.executemany(
-                "INSERT INTO StringIds VALUES (?, ?)", [(n, text) for text, n in self._strings.items()]
-            )
+            for table, columns in TABLES.items():
+                database.execute(f"CREATE TABLE {table} ({columns})")
+            strings = [(number, text) for text, number in self._strings.items()]
+            database.executemany("INSERT INTO StringIds VALUES (?, ?)", strings)
             for table, values in self.rows:
                 columns, marks = ", ".join(values), ", ".join("?" * len(values))
                 database.execute(f"INSERT INTO {table} ({columns}) VALUES ({marks})", tuple(values.values()))
