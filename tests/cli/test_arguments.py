@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
 import pytest
 import typer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from rooflight.cli.main import app
-from rooflight.cli.options import arguments_of
+from rooflight.cli.options import Command, arguments_of, verb
+from rooflight.records.options import Option
 
 SAMPLE = typer.main.get_command(app).commands["sample"]  # type: ignore[attr-defined]
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1).filter(lambda text: text[0] != "-")
@@ -71,3 +76,34 @@ def test_defaults_are_left_out():
 def test_an_unknown_parameter_is_a_mistake():
     with pytest.raises(KeyError, match="sample has no parameter pieces"):
         arguments_of(parsed(["gemm"]), pieces=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    panel: ClassVar = "Sizes"
+    width_m: Annotated[float, Option("Width in m.", "M", flags=("--width",))] = 2.0
+    kind: Annotated[Literal["flat", "deep"], Option("Which.")] = "flat"
+    names: Annotated[tuple[str, ...], Option("Names: repeatable.", "NAME")] = ("a",)
+    count: Annotated[int | None, Option("How many.", "N", least=1)] = None
+    inner: int = 7
+
+
+def test_a_class_of_options_is_made_from_words():
+    found = []
+    app = typer.Typer(rich_markup_mode=None)
+    app.command(cls=Command)(verb(measure_with(found)))
+    runner = CliRunner()
+    assert runner.invoke(app, ["x"]).exit_code == 0
+    assert runner.invoke(app, ["x", "--width", "3", "--kind", "deep", "--names", "b", "--names", "c"]).exit_code == 0
+    assert found == [("x", Sizes()), ("x", Sizes(width_m=3.0, kind="deep", names=("b", "c")))]
+    assert runner.invoke(app, ["x", "--count", "0"]).exit_code == 2
+    assert runner.invoke(app, ["x", "--inner", "1"]).exit_code == 2  # a field without an Option
+    assert "\nSizes:\n" in runner.invoke(app, ["--help"]).output
+
+
+def measure_with(found):
+    def measure(target: str, sizes: Sizes) -> None:
+        """Measure."""
+        found.append((target, sizes))
+
+    return measure

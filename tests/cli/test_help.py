@@ -79,6 +79,13 @@ def test_help_is_fast():
 
 
 def test_help_imports_nothing_heavy():
-    code = "import sys, rooflight.cli.main; print(*sys.modules)"
+    code = "import sys; from rooflight.cli.main import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert not {"torch", "numpy", "rich", "transformers", "msgspec"} & set(done.stdout.split())
+
+
+def test_options_are_in_panels_and_help_is_in_the_last(ok):
+    text = ok("analyze", "--help")
+    panels = re.findall(r"^(\w+):$", text, re.MULTILINE)
+    assert panels == ["Arguments", "Step", "Device", "Prediction", "Traces", "Output"]
+    assert "--help" in text[text.index("\nOutput:") :]

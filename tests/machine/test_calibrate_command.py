@@ -104,10 +104,6 @@ def test_a_busy_machine_is_warned_about(monkeypatch):
     assert "other programs took 38 % of the CPU" in run("--device", "cpu").stderr
 
 
-def test_help_gives_an_example():
-    assert "rooflight calibrate --device cpu --json roofs.json" in run("--help").stdout.replace("\n", " ")
-
-
 def test_nothing_is_drawn_where_nobody_looks():
     result = run("--device", "cpu")
     assert result.exit_code == 0

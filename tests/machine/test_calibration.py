@@ -59,46 +59,44 @@ def test_a_calibration_survives_the_disk(measured):
     assert calibrations.load(measured.fingerprint) == measured
 
 
+def torch_state() -> tuple[object, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        torch.is_grad_enabled(),
+        torch.random.get_rng_state().tolist(),
+        torch.get_default_dtype(),
+    )
+
+
+@pytest.fixture
+def tf32():
+    """Products of the program in fewer bits than calibrations measure."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.usefixtures("tf32")
 def test_torch_is_as_before():
-    before = (
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        torch.is_grad_enabled(),
-        torch.random.get_rng_state().tolist(),
-        torch.get_default_dtype(),
-    )
-    torch.set_float32_matmul_precision("high")
-    try:
-        calibration.calibrate("cpu", quick=True, clock=FakeClock(call_s=0.5))
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(before[1])
-    after = (
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        torch.is_grad_enabled(),
-        torch.random.get_rng_state().tolist(),
-        torch.get_default_dtype(),
-    )
-    assert after == before
+    before = torch_state()
+    calibration.calibrate("cpu", quick=True, clock=FakeClock(call_s=0.5))
+    assert torch_state() == before
 
 
-def test_an_interrupted_calibration_writes_nothing_and_restores_torch(folder):
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
+@pytest.mark.usefixtures("tf32")
+@pytest.mark.parametrize(("threads", "after"), [(None, 0.2), (1, -1.0)])
+def test_an_interrupted_calibration_writes_nothing_and_restores_torch(folder, threads, after):
+    before = torch_state()
 
     def stop(name, fraction):
-        if fraction > 0.2:
+        if fraction > after:
             raise KeyboardInterrupt
 
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            calibration.calibrate("cpu", stop, quick=True)
-        assert torch.get_float32_matmul_precision() == "high"
-    finally:
-        torch.set_float32_matmul_precision(precision)
-    assert torch.get_num_threads() == threads
-    assert torch.is_grad_enabled()
+    with pytest.raises(KeyboardInterrupt):
+        calibration.calibrate("cpu", stop, quick=True, threads=threads)
+    assert torch_state() == before
     assert not folder.exists() or not list(folder.iterdir())
 
 
@@ -218,17 +216,6 @@ def test_threads_that_cannot_be_had_are_refused(threads):
     before = torch.get_num_threads()
     with pytest.raises(ValueError, match="a CPU is calibrated on 1 to"):
         calibration.calibrate("cpu", threads=threads, quick=True)
-    assert torch.get_num_threads() == before
-
-
-def test_an_interrupt_gives_torch_its_threads_back():
-    before = torch.get_num_threads()
-
-    def stop(name, fraction):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        calibration.calibrate("cpu", stop, threads=1, quick=True)
     assert torch.get_num_threads() == before
 
 
