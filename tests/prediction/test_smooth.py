@@ -17,12 +17,7 @@ from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.model.smooth import MOST_ROWS, Smooth, smooth
 from rooflight.prediction.model.trees import Trees
-from rooflight.prediction.work.facts import (
-    FACTS,
-    PRODUCT_KEY,
-    WorkKind,
-    product_facts,
-)
+from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, product_facts
 from rooflight.prediction.work.features import features_of
 
 A100 = get("A100-SXM4-80GB")

@@ -99,11 +99,7 @@ def teach(shown: Shown, *, trees_only: bool = False, over_usual: bool = False, l
     # answers below the bound are raised to it, those of intervals are not
     raised = held_out if over_usual else np.minimum(held_out, true)
     return replace(
-        expert,
-        error=mean_error(raised),
-        spread=spread_of(asked, held_out),
-        usual=over_usual,
-        launch_s=launch_s,
+        expert, error=mean_error(raised), spread=spread_of(asked, held_out), usual=over_usual, launch_s=launch_s
     )
 
 

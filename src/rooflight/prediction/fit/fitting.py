@@ -151,11 +151,7 @@ class Read:
 
 
 def read_for_fit(
-    paths: Sequence[Path],
-    *,
-    keep_flagged: bool = False,
-    progress: Progress = lambda _: None,
-    processes: bool = False,
+    paths: Sequence[Path], *, keep_flagged: bool = False, progress: Progress = lambda _: None, processes: bool = False
 ) -> tuple[Read, ...]:
     """Files read, checked and costed, in order, without the times that lint flags. Raises ValueError as reading, and,
     unless ``keep_flagged``, for times in a wrong unit.

@@ -118,10 +118,7 @@ def _eager_pieces(analysis: Analysis, work: CompiledWork) -> list[_Piece]:
 
 def _replayed(work: CompiledWork, mode: str, copy_s: float) -> list[_Piece]:
     graph_s = sum(launch.op_s if mode == "cudagraphs" else launch.seconds for launch in work.launches)
-    return [
-        _Piece(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s),
-        _Piece(-1, _REPLAY * work.graphs, graph_s),
-    ]
+    return [_Piece(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s), _Piece(-1, _REPLAY * work.graphs, graph_s)]
 
 
 def copying_s(analysis: Analysis, work: CompiledWork) -> float:

@@ -10,14 +10,7 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import Correction, Interval, Learned, Mask, Refinement
-from rooflight.prediction.model.devices import (
-    averaged,
-    blended,
-    bound_elsewhere,
-    device_traits,
-    familiarity,
-    likeness,
-)
+from rooflight.prediction.model.devices import averaged, blended, bound_elsewhere, device_traits, familiarity, likeness
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.trees import Trees
 from rooflight.prediction.work.facts import Floats
