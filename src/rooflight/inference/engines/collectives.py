@@ -14,6 +14,7 @@ program got the function from that it calls:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from threading import local
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -90,23 +91,20 @@ def time_collectives(timers: BucketTimers) -> Iterable[StandIn]:
 
     for name, bucket in _METHODS.items():
         if name in vars(ProcessGroup):
-            yield StandIn(ProcessGroup, name, timers, _issue(bucket))
+            yield StandIn(ProcessGroup, name, timers, partial(_issue, bucket))
     yield StandIn(Work, "wait", timers, _wait)
     for name in [name for name, each in vars(functional).items() if callable(each)]:
         for begin, bucket in _FUNCTIONAL.items():
             if name.startswith(begin) and not name.endswith(_NOT_CALLED):
-                yield StandIn(functional, name, timers, _functional(bucket))
+                yield StandIn(functional, name, timers, partial(_functional, bucket))
     yield StandIn(functional, "wait_tensor", timers, _wait_tensor)
 
 
-def _issue(bucket: str) -> Callable[..., Callable[..., Any]]:
-    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
-        def issue(*args: Any, **kwargs: Any) -> Any:
-            return _timed(served, bucket, _issued, function, bucket, args, kwargs)
+def _issue(bucket: str, function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
+    def issue(*args: Any, **kwargs: Any) -> Any:
+        return _timed(served, bucket, _issued, function, bucket, args, kwargs)
 
-        return issue
-
-    return make
+    return issue
 
 
 def _issued(function: Callable[..., Any], bucket: str, args: Any, kwargs: Any) -> Any:
@@ -131,20 +129,17 @@ def _wait(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Calla
     return wait
 
 
-def _functional(bucket: str) -> Callable[..., Callable[..., Any]]:
-    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
-        def issue(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return function(*args, **kwargs)
-            result = _timed(served, bucket, function, *args, **kwargs)
-            for each in result if isinstance(result, list | tuple) else (result,):
-                if isinstance(each, torch.Tensor):
-                    _results[getattr(each, "elem", each)] = bucket
-            return result
+def _functional(bucket: str, function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
+    def issue(*args: Any, **kwargs: Any) -> Any:
+        if is_compiling():
+            return function(*args, **kwargs)
+        result = _timed(served, bucket, function, *args, **kwargs)
+        for each in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(each, torch.Tensor):
+                _results[getattr(each, "elem", each)] = bucket
+        return result
 
-        return issue
-
-    return make
+    return issue
 
 
 def _wait_tensor(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:

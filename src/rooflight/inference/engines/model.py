@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
@@ -105,12 +106,13 @@ class ModelHooks:
         self._handles.append(self._calls.around(placed.module, label, caller=placed.bucket in _CALLERS))
 
     def _time_functions(self, files: Iterable[str], names: Iterable[str], caller: str, bucket: str) -> None:
+        make = partial(_timed, f"model.{caller}", f"model.{bucket}")
         timed = {each.key for each in self._handles if isinstance(each, StandIn)}  # for a model attached before
         for file in files:
             for name in names:
                 owner = sys.modules.get(file)
                 if callable(getattr(owner, name, None)) and (owner, name) not in timed:
-                    self._handles.append(StandIn(owner, name, self._timers, _timed(caller, bucket)))
+                    self._handles.append(StandIn(owner, name, self._timers, make))
 
     def _say_what_is_unknown(self, model: nn.Module, placed: Sequence[Placed]) -> None:
         unknown = [each for each in placed if not each.known]
@@ -138,22 +140,18 @@ class ModelHooks:
             )
 
 
-def _timed(caller: str, bucket: str) -> Callable[..., Callable[..., Any]]:
-    """What times a function in ``bucket`` where a module of the bucket ``caller`` calls it."""
-    caller, label = f"model.{caller}", f"model.{bucket}"
+def _timed(caller: str, label: str, function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
+    """What times a function by ``label`` where a module of the label ``caller`` calls it."""
 
-    def make(function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():  # is_compiling() takes 3 times as long
-                return function(*args, **kwargs)
-            if len(served) != 1:
-                calling = [timers for timers in served if timers.step.caller == caller]
-                return call_within(calling, label, function, args, kwargs)
-            timers = served[0]
-            if timers.step.caller == caller:  # else this is in a model that is not attached, or nothing is measured
-                return timers.around_model[label](function, args, kwargs)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if is_dynamo_compiling():  # is_compiling() takes 3 times as long
             return function(*args, **kwargs)
+        if len(served) != 1:
+            calling = [timers for timers in served if timers.step.caller == caller]
+            return call_within(calling, label, function, args, kwargs)
+        timers = served[0]
+        if timers.step.caller == caller:  # else this is in a model that is not attached, or nothing is measured
+            return timers.around_model[label](function, args, kwargs)
+        return function(*args, **kwargs)
 
-        return timed
-
-    return make
+    return timed
