@@ -90,10 +90,9 @@ def test_clip_runs_both_towers(config_file):
 
 
 def test_segmentation_runs_its_decoder(config_file):
-    analysis, _ = analysis_of(config_file("SegformerForSemanticSegmentation"))
-    classifier, _ = analysis_of(config_file("SegformerForImageClassification"))
-    assert any("decode_head" in group.name for group in analysis.by("module"))
-    assert not any("decode_head" in group.name for group in classifier.by("module"))
+    for name, decodes in (("SegformerForSemanticSegmentation", True), ("SegformerForImageClassification", False)):
+        analysis, _ = analysis_of(config_file(name))
+        assert any("decode_head" in group.name for group in analysis.by("module")) == decodes
 
 
 def test_decoders_of_images_attend_to_them(config_file):
@@ -148,7 +147,7 @@ def test_every_kind_has_a_list_of_transformers():
 
 
 @pytest.mark.parametrize(
-    ("model_type", "name", "said"),
+    ("model_type", "name", "message"),
     [
         ("timm_wrapper", "TimmWrapperForImageClassification", r"requires the timm library .*`pip install timm`"),
         (
@@ -156,21 +155,17 @@ def test_every_kind_has_a_list_of_transformers():
             "HiggsAudioV2TokenizerModel",
             "^HiggsAudioV2TokenizerModel needs torchaudio: pip install torchaudio$",
         ),
+        (
+            "patchtst",
+            "PatchTSTForPrediction",
+            "^no inputs are known for PatchTSTForPrediction: write your own step and pass",
+        ),
     ],
 )
-def test_a_missing_library_is_named(tmp_path, model_type, name, said):
+def test_a_class_that_lacks_a_library_or_inputs_is_refused(tmp_path, model_type, name, message):
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model_type": model_type, "architectures": [name]}))
-    with pytest.raises(TargetError, match=said):
-        open_target(str(path), mode="forward")
-
-
-def test_a_class_without_known_inputs_says_what_to_do(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model_type": "patchtst", "architectures": ["PatchTSTForPrediction"]}))
-    with pytest.raises(
-        TargetError, match=r"^no inputs are known for PatchTSTForPrediction: write your own step and pass"
-    ):
+    with pytest.raises(TargetError, match=message):
         open_target(str(path), mode="forward")
 
 

@@ -59,21 +59,23 @@ def test_config_that_no_model_can_be_built_from():
     assert "\n" not in str(caught.value)
 
 
-def test_dtype_names():
+def test_names_of_dtypes_and_devices():
     assert torch_dtype("bf16") is torch_dtype(torch.bfloat16) is torch.bfloat16
-    with pytest.raises(TargetError, match='unknown dtype "bf61"'):
-        torch_dtype("bf61")
-    with pytest.raises(TargetError, match='weights cannot be built as "int8"'):
-        torch_dtype("int8")
-
-
-def test_device_names():
     assert torch_device("meta").type == "meta"
-    with pytest.raises(TargetError, match='unknown device "gpux"'):
-        torch_device("gpux")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_cuda_where_there_is_none():
-    with pytest.raises(TargetError, match="no CUDA device here"):
-        torch_device("cuda")
+@pytest.mark.parametrize(
+    ("named", "name", "message"),
+    [
+        (torch_dtype, "bf61", 'unknown dtype "bf61"'),
+        (torch_dtype, "int8", 'weights cannot be built as "int8"'),
+        (torch_device, "gpux", 'unknown device "gpux"'),
+        pytest.param(
+            *(torch_device, "cuda", "no CUDA device here"),
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA"),
+        ),
+    ],
+)
+def test_names_of_none_are_refused(named, name, message):
+    with pytest.raises(TargetError, match=message):
+        named(name)

@@ -61,22 +61,27 @@ def test_quantized_checkpoint_is_built_in_the_dtype_asked_for(config_file):
     assert open_target(path, mode="forward", seq=8).run().logits.shape == (1, 8, 64)
 
 
-def test_config_mistakes(config_file, tmp_path):
+MISTAKES = {  # what stands in a config.json, and what is said of it
+    "{": "is not JSON: Expecting",
+    "[" * 100_000: "is not JSON: maximum recursion depth",
+    '{"n_layer": 1' + "0" * 5000 + "}": "is not JSON: Exceeds the limit",
+    "[]": "holds no JSON object",
+    '{"hidden_size": 3}': 'names no "model_type"',
+    '{"model_type": "mystery"}': 'knows no model_type "mystery"',
+    '{"model_type": "x", "auto_map": {"AutoConfig": "a.B"}}': "code from a model's repository is never run",
+    json.dumps({**TINY_LLAMA, "hidden_size": "wide"}): "transformers refuses",
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES, ids=range(len(MISTAKES)))
+def test_config_mistakes(config_file, text):
+    assert MISTAKES[text] in refused(config_file(text))
+
+
+def test_unknown_targets(tmp_path, config_file):
+    assert "it has 2048 positions" in refused(config_file(TINY_LLAMA, "other.json"), seq=4096)
     assert f"no file {tmp_path}/nothing.json" in refused(f"{tmp_path}/nothing.json")
     assert refused(str(tmp_path)) == f"{tmp_path} is a folder without a config.json"
-    assert "is not JSON: Expecting" in refused(config_file("{"))
-    assert "is not JSON: maximum recursion depth" in refused(config_file("[" * 100_000))
-    assert "is not JSON: Exceeds the limit" in refused(config_file('{"n_layer": 1' + "0" * 5000 + "}"))
-    assert "holds no JSON object" in refused(config_file("[]"))
-    assert 'names no "model_type"' in refused(config_file({"hidden_size": 3}))
-    assert 'knows no model_type "mystery"' in refused(config_file({"model_type": "mystery"}))
-    remote = {"model_type": "mystery", "auto_map": {"AutoConfig": "remote.Config"}}
-    assert "code from a model's repository is never run" in refused(config_file(remote))
-    assert "transformers refuses" in refused(config_file({**TINY_LLAMA, "hidden_size": "wide"}))
-    assert "it has 2048 positions" in refused(config_file(TINY_LLAMA), seq=4096)
-
-
-def test_unknown_targets():
     assert refused("gpt-2").startswith('unknown target "gpt-2": did you mean gpt2')
     assert "known presets: gpt2," in refused("zzz")
     assert ", resnet-50. Or pass a config.json" in refused("zzz")
