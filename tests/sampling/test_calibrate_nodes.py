@@ -69,7 +69,7 @@ def test_ctrl_c_reports_what_is_finished_and_ends_the_job(tmp_path, slurm):
     assert "Interrupted" in said
     assert "interrupted: the nodes that had finished are in" in errors
     assert [path.name for path in (tmp_path / "the roofs").iterdir()] == ["one.json"]
-    states = slurm.run("squeue", "-h", "-t", "all", "--name", "rooflight_nodes", "-o", "%i %T").splitlines()
+    states = slurm.run("squeue", "-h", "-t", "all", "--name", "rooflight_calibrate", "-o", "%i %T").splitlines()
     assert max(states, key=lambda line: int(line.split()[0])).split()[1] in ("CANCELLED", "COMPLETING")
 
 

@@ -99,12 +99,11 @@ def test_without_slurm_it_is_said(monkeypatch, tmp_path) -> None:
 
 
 def test_what_a_task_asks_for(tmp_path) -> None:
-    cpu = array_script(MODULE, tmp_path, 3, partition="main", minutes=50, gpus=False)
+    cpu = array_script(MODULE, tmp_path, 3, "--partition=main", "--time=50", gpus=False)
     assert "#SBATCH --array=1-3\n" in cpu
     assert "#SBATCH --exclusive\n#SBATCH --mem=0\n#SBATCH --partition=main\n#SBATCH --time=50\n" in cpu
-    gpu = array_script(MODULE, tmp_path, 1, partition=None, minutes=50, gpus=True)
+    gpu = array_script(MODULE, tmp_path, 1, gpus=True)
     assert "#SBATCH --gpus-per-task=1\n" in gpu
-    assert "--partition" not in gpu
     assert "--exclusive" not in gpu
 
 

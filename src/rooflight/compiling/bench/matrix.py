@@ -60,7 +60,7 @@ def benchmark_matrix(
     by_number: dict[int, Reply] = {}
     try:
         for reply in replies:
-            by_number[reply.number] = reply
+            by_number.setdefault(reply.number, reply)  # the reason why a program ended badly comes after its reply
     except KeyboardInterrupt:
         raise BenchmarkInterrupted(
             [_result(cells[number], by_number[number]) for number in sorted(by_number)]

@@ -123,6 +123,7 @@ def on_slurm(
     partition: str | None,
     minutes: int,
     node_gpus: int | None = None,
+    name: str = "rooflight_programs",
     noun: str = "program",
     progress: Progress,
 ) -> Iterator[Reply]:
@@ -140,11 +141,12 @@ def on_slurm(
     try:
         for number, request in enumerate(requests, start=1):
             write_whole(folder / f"{number}.request", request)
+        limits = (*((f"--partition={partition}",) if partition else ()), f"--time={minutes}", f"--job-name={name}")
         if node_gpus is None:
             gpus = any(node.gpus for node in slurm.nodes(partition))
-            text = array_script(module, folder, len(requests), partition=partition, minutes=minutes, gpus=gpus)
+            text = array_script(module, folder, len(requests), *limits, gpus=gpus)
         else:
-            text = nodes_script(module, folder, len(requests), partition=partition, minutes=minutes, gpus=node_gpus)
+            text = nodes_script(module, folder, len(requests), *limits, gpus=node_gpus)
         write_whole(folder / "job.sbatch", text)
         job = slurm.submit(folder / "job.sbatch")
         try:
@@ -156,34 +158,30 @@ def on_slurm(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def array_script(module: str, folder: Path, count: int, *, partition: str | None, minutes: int, gpus: bool) -> str:
-    """The job script of an array with a task per request."""
+def array_script(module: str, folder: Path, count: int, *limits: str, gpus: bool) -> str:
+    """The job script of an array with a task per request, and with more options of sbatch."""
     place = shlex.quote(str(folder))
     command = shlex.join([sys.executable, "-m", module])
     return slurm.script(
         f"--array=1-{count}",
         "--ntasks=1",
         *(("--gpus-per-task=1",) if gpus else slurm.ALONE),
-        *((f"--partition={partition}",) if partition else ()),
-        f"--time={minutes}",
-        "--job-name=rooflight_programs",
+        *limits,
         slurm.output(folder, "%a.out"),
         body=(f'exec {command} {place}/"$SLURM_ARRAY_TASK_ID".request {place}/"$SLURM_ARRAY_TASK_ID".reply',),
     )
 
 
-def nodes_script(module: str, folder: Path, count: int, *, partition: str | None, minutes: int, gpus: int) -> str:
-    """The job script of nodes for itself alone, with one task on each, which sees all its cores and GPUs."""
+def nodes_script(module: str, folder: Path, count: int, *limits: str, gpus: int) -> str:
+    """The same of nodes for itself alone, with one task on each, which sees all its cores and GPUs."""
     each = shlex.join(["bash", "-c", _ON_A_NODE, "task", str(folder), sys.executable, "-m", module])
     return slurm.script(
         f"--nodes={count}",
         "--ntasks-per-node=1",
         *slurm.ALONE,
         *((f"--gres=gpu:{gpus}",) if gpus else ()),
-        *((f"--partition={partition}",) if partition else ()),
-        f"--time={minutes}",
+        *limits,
         "--no-kill",  # a node that dies takes no other with it
-        "--job-name=rooflight_nodes",
         slurm.output(folder, "job.out"),
         body=(
             f"scontrol show hostnames > {shlex.quote(str(folder / 'nodes'))}",

@@ -65,6 +65,7 @@ def calibrate_nodes(
         partition=where.partition,
         minutes=_MINUTES,
         node_gpus=asked.gpus,
+        name="rooflight_calibrate",
         noun="node",
         progress=progress,
     )
