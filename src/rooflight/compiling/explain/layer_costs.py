@@ -47,7 +47,9 @@ class Kind:
         return made.requires_grad_() if self.requires_grad else made
 
 
+_Level = Callable[[], AbstractContextManager[Any]]
 _OTHER: Final = object()
+_EXCLUDED: Final = ("autocast", "autograd", "in-place and views")
 
 
 def described(value: Any) -> Any:
@@ -93,7 +95,8 @@ def costs_of(
 
     An op that does not run on small inputs is not timed.
     """
-    levels = [nullcontext, *(_EXCLUDED[layer.kind] for layer in layers[:-1] if layer.kind in _EXCLUDED)]
+    levels: list[_Level] = [nullcontext]
+    levels += [partial(_without, layer.kind) for layer in layers[:-1] if layer.kind in _EXCLUDED]
     if len(levels) < len(layers):  # a layer that cannot be excluded: only the call as a whole is timed
         levels = levels[:1]
     with _one_thread():  # of small inputs, several would wait for each other
@@ -112,7 +115,7 @@ def costs_of(
 def _round(
     call: Callable[[], Any],
     calls: int,
-    levels: Sequence[Callable[[], AbstractContextManager[Any]]],
+    levels: Sequence[_Level],
     clock: Callable[[], float],
 ) -> list[float]:
     times = []
@@ -142,7 +145,7 @@ def _spread(values: Sequence[float]) -> float:
 def _runs(
     function: Any,
     example: tuple[Sequence[Any], Mapping[str, Any]],
-    levels: Sequence[Callable[[], AbstractContextManager[Any]]],
+    levels: Sequence[_Level],
 ) -> Callable[[], Any] | None:
     for cut in (True, False):
         try:
@@ -171,27 +174,12 @@ def _batch(call: Callable[[], Any], calls: int, clock: Callable[[], float]) -> f
     return (clock() - begin) / calls
 
 
-def _without_autocast() -> AbstractContextManager[Any]:
+def _without(layer: str) -> AbstractContextManager[Any]:
     from torch import _C
 
+    if layer == "autograd":
+        return _C._AutoDispatchBelowAutograd()
+    if layer == "in-place and views":
+        return _C._AutoDispatchBelowADInplaceOrView()
     keys = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU).add(_C.DispatchKey.AutocastCUDA)
     return _C._ExcludeDispatchKeyGuard(keys)
-
-
-def _below_autograd() -> AbstractContextManager[Any]:
-    from torch import _C
-
-    return _C._AutoDispatchBelowAutograd()
-
-
-def _below_views() -> AbstractContextManager[Any]:
-    from torch import _C
-
-    return _C._AutoDispatchBelowADInplaceOrView()
-
-
-_EXCLUDED: Final[Mapping[str, Callable[[], AbstractContextManager[Any]]]] = {
-    "autocast": _without_autocast,
-    "autograd": _below_autograd,
-    "in-place and views": _below_views,
-}
