@@ -1,8 +1,9 @@
-"""The theory of speculative decoding: how many tokens a round yields, and how much faster that is than plain decoding.
+"""Speculative decoding: its theory, the drafts of a step, and what drafts add up to beside plain steps.
 
 Leviathan, Kalman, Matias: Fast Inference from Transformers via Speculative Decoding (2023), sections 3.1 to 3.5. In a
-*round* a draft proposes ``gamma`` tokens, one pass of the target accepts a prefix of them, and adds one token of its
-own. Nothing here measures: a profiler's results put measured times into these formulas, and so may anybody.
+*round* a draft proposes ``gamma`` tokens for one sequence, one pass of the target accepts a prefix of them (a path, if
+the draft is a tree), and adds one token of its own, the *bonus* token. So a round yields the accepted tokens plus one.
+A speculative step runs one round for each sequence of its batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Exact sums over steps, which add up: of a run's steps, of all runs', of any part of them."""
+"""Exact sums over steps, which add up: of a run's steps, of all runs', of any part of them; and a random choice of rows
+of numbers in a fixed amount of memory (Vitter's algorithm R).
+"""
 
 from __future__ import annotations
 

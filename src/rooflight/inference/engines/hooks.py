@@ -1,4 +1,4 @@
-"""Hooks in the methods of an engine, by a mapping, and taking them out again.
+"""Hooks in the methods of an engine, by a mapping, and taking them out again; and the mappings that are known by name.
 
 A hook is an attribute of the engine's object that stands before the method of its class. ``forward`` of a torch module
 is hooked as torch does it, since code may call the module while it is compiled.
