@@ -116,20 +116,18 @@ def test_what_a_call_of_the_outermost_module_keeps_to_itself_is_local(named: boo
     assert local(session) == ["exp", "sin"] * 2
 
 
-def test_what_an_inner_module_returns_is_local_to_the_outermost() -> None:
-    with torch.no_grad():
-        session = followed(lambda: mlp()(torch.ones(5, 8)))
-    assert local(session) == ["addmm", "gelu"]
-
-
-def test_what_backward_needs_is_not_local() -> None:
-    x = torch.ones(5, requires_grad=True)
-    session = followed(lambda: Wasteful()(x).sum().backward())
-    assert local(session) == ["exp"]  # its graph goes with it; sin is there for abs
-
-
-def test_without_modules_nothing_is_local() -> None:
-    assert local(followed(lambda: torch.ones(5).exp().sin())) == []
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [
+        (torch.no_grad()(lambda: mlp()(torch.ones(5, 8))), ["addmm", "gelu"]),  # what an inner module returns
+        # its graph goes with exp; sin is there for abs in the backward pass
+        (lambda: Wasteful()(torch.ones(5, requires_grad=True)).sum().backward(), ["exp"]),
+        (lambda: torch.ones(5).exp().sin(), []),  # without modules
+    ],
+    ids=["inner module", "backward", "no module"],
+)
+def test_what_is_local_to_the_outermost_module(program: Callable[[], Any], expected: list[str]) -> None:
+    assert local(followed(program)) == expected
 
 
 def test_a_call_that_raises_ends_too() -> None:
