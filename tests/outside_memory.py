@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from outside_kernels import read
+from recorded_model import recorded
 from torch import nn
 from torch.utils import dlpack
 
@@ -53,12 +54,6 @@ class Kernel(nn.Module):
 
     def forward(self, x):
         return self.give(self.wrap(2 * read(x)))
-
-
-def recorded(program: Callable[[], Any], model: nn.Module | None = None, **options: Any) -> rl.Session:
-    with rl.record(model, **options) as recording:
-        program()
-    return recording.session
 
 
 def found_in(session: rl.Session) -> list[OpRecord]:

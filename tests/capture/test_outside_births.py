@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 from outside_kernels import read
-from outside_memory import DEVICE, Differentiable, Kernel, Twice, found, found_in, over_each_way, places, recorded
+from outside_memory import DEVICE, Differentiable, Kernel, Twice, found, found_in, over_each_way, places
+from recorded_model import recorded
 from torch import nn
 
 import rooflight as rl

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 from outside_kernels import read
-from outside_memory import Differentiable, Kernel, found, found_in, over_each_way, places, recorded
-from recorded_model import built
+from outside_memory import Differentiable, Kernel, found, found_in, over_each_way, places
+from recorded_model import built, recorded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 

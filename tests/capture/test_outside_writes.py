@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from outside_kernels import doubled, write
+from outside_memory import DEVICE, found, found_in
 from recorded_model import recorded
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -19,20 +18,8 @@ from torch.nn import functional
 
 import rooflight as rl
 from rooflight.records.assembly import Insertion, Place, with_insertions
-from rooflight.records.record import Direction, OpRecord
+from rooflight.records.record import Direction
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
-
-DEVICE = "H100-SXM5-80GB"
-
-
-def found_in(session: rl.Session) -> list[OpRecord]:
-    return [op for op in session.records if op.signature.name == WRITTEN_OUTSIDE]
-
-
-def found(program: Callable[[], Any], model: nn.Module | None = None) -> list[OpRecord]:
-    with rl.record(model) as recording:
-        program()
-    return found_in(recording.session)
 
 
 class Doubling(nn.Module):
