@@ -10,33 +10,33 @@ import numpy as np
 import pytest
 import torch
 from alarms import alarm_clock
-from recorded_model import aligned, model, raiser, x
+from recorded_model import aligned, model, raiser, recorded, x
 from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.records.record import Direction
+from rooflight.records.session import KEPT
+from rooflight.roofline.memory import memory_use
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc
-def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
+@pytest.mark.parametrize("memory", [False, True])
+def test_an_interrupt_at_any_moment_leaves_whole_records_and_lifetimes(memory: bool) -> None:
     net = model()
 
     def step() -> None:
         net.zero_grad()
         net(x()).sum().backward()
 
-    with rl.record(net) as recording:
-        step()
-    length = len(recording.session)
-    names = [op.signature.name for op in recording.session.records]
+    whole = recorded(step, net, memory=memory)
+    names = [op.signature.name for op in whole.records]
     rng = np.random.default_rng(0)
     start = time.perf_counter()
-    with rl.record(net):
-        step()
+    recorded(step, net, memory=memory)
     seconds = time.perf_counter() - start
     interrupts = 0
-    while interrupts < 30:
-        with alarm_clock() as alarm, rl.record(net) as recording:
+    while interrupts < 20:
+        with alarm_clock() as alarm, rl.record(net, memory=memory) as recording:
             try:
                 alarm.set(float(rng.uniform(1e-6, seconds)))
                 step()
@@ -45,11 +45,16 @@ def test_an_interrupt_at_any_moment_leaves_whole_records() -> None:
                 interrupts += 1
             step()
         session = aligned(recording.session)
-        assert [op.signature.name for op in session.records][-length:] == names
+        assert [op.signature.name for op in session.records][-len(whole) :] == names
         # the step after it is recorded as if nothing had been
         assert [op.module.path for op in session.records if op.signature.name == "aten::addmm"][-4:] == [
             "0", "1.0.project", "1.1.project", "2"]  # fmt: skip
         assert session.record(len(session) - 1).direction is Direction.BACKWARD
+        if memory:
+            made, freed = session.lifetimes.made, session.lifetimes.freed
+            assert len(made) == len(session.storage_bytes)
+            assert (freed[freed != KEPT] >= made[freed != KEPT]).all()
+            assert memory_use(session).peak_bytes >= sum(p.nbytes for p in net.parameters())
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

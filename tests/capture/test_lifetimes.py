@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
-import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from alarms import alarm_clock
 from recorded_model import in_thread, raiser, recorded
 from recorded_model import model as attention_model
 from recorded_model import x as attention_input
@@ -357,38 +354,6 @@ def test_an_error_leaves_no_hook_and_keeps_what_ran(error: type[BaseException]) 
         net(attention_input())
     assert recording.session.lifetimes is not None
     assert memory_use(recording.session).standing_bytes >= sum(p.nbytes for p in net.parameters())
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc
-def test_an_interrupt_at_any_moment_leaves_lifetimes_that_make_sense() -> None:
-    net = attention_model()
-
-    def step() -> None:
-        net.zero_grad()
-        net(attention_input()).sum().backward()
-
-    def seconds() -> float:
-        start = time.perf_counter()
-        followed(step, net)
-        return time.perf_counter() - start
-
-    longest = min(seconds() for _ in range(3))
-    interrupts = 0
-    while interrupts < 20:
-        recording = rl.record(net, memory=True)
-        with alarm_clock() as alarm, recording:
-            try:
-                alarm.set(random.uniform(1e-6, longest))
-                step()
-                alarm.off()
-            except KeyboardInterrupt:
-                interrupts += 1
-            step()
-        lifetimes = recording.session.lifetimes
-        assert lifetimes is not None
-        assert len(lifetimes.made) == len(recording.session.storage_bytes)
-        assert (lifetimes.freed[lifetimes.freed != KEPT] >= lifetimes.made[lifetimes.freed != KEPT]).all()
-        assert memory_use(recording.session).peak_bytes >= sum(p.nbytes for p in net.parameters())
 
 
 def test_following_memory_keeps_nothing_alive() -> None:
