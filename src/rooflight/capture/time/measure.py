@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from rooflight.capture.time.collectives import Event
 from rooflight.capture.time.kineto import STEP_MARK, events_of, op_times, works_on_memory
 from rooflight.machine.cpu_load import Bystander
 from rooflight.network.collectives import kind_of
-from rooflight.records.measurement import BUSY_SHARE, SAME_STEP, Measurement, other_step
+from rooflight.records.measurement import SAME_STEP, Measurement, other_step
 from rooflight.records.session import Session
 from rooflight.records.tensor import TensorSpec
 
@@ -99,11 +99,11 @@ def measure(
         step()
     _synchronize(on_cuda)
 
-    def timed() -> _Walls:
+    def timed() -> Measurement:
         return _time_steps(step, max_runs, max_seconds, on_cuda=on_cuda, together=together, say=say)
 
     walls = timed()
-    if walls.disturbed and sum(walls.samples_s) <= _CHEAP_S:
+    if walls.disturbed and walls.wall_samples_s.sum() <= _CHEAP_S:
         say("timing once more: other programs are running")
         walls = min(walls, timed(), key=lambda each: each.others_share or 0.0)
     say("profiling ops")
@@ -116,32 +116,15 @@ def measure(
     if joined_share(session, samples) < MIN_JOINED or (same is not None and same < SAME_STEP):
         samples, starts = np.empty((0, len(session))), np.empty((0, 0))
         clock = "steps only: the ops that ran are not those recorded"
-    measurement = Measurement(
-        wall_samples_s=np.array(walls.samples_s),
-        op_samples_s=samples,
-        op_starts_s=starts,
-        clock=clock,
-        others_share=walls.others_share,
-        same_calls=same,
-    )
+    measurement = replace(walls, op_samples_s=samples, op_starts_s=starts, clock=clock, same_calls=same)
     if not measurement.of_the_session:
         warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=2)
     return replace(session, environment=_as_timed(session)).with_measurement(measurement)
 
 
-@dataclass(frozen=True, slots=True)
-class _Walls:
-    samples_s: tuple[float, ...]
-    others_share: float | None
-
-    @property
-    def disturbed(self) -> bool:
-        return self.others_share is not None and self.others_share >= BUSY_SHARE
-
-
 def _time_steps(
     step: Callable[[], Any], max_runs: int, max_seconds: float, *, on_cuda: bool, together: bool, say: Progress
-) -> _Walls:
+) -> Measurement:
     # ranks on one host count as other programs for each other, so none of them can find out the share of the rest
     bystander = None if together else Bystander()
     walls: list[float] = []
@@ -151,7 +134,8 @@ def _time_steps(
         step()
         _synchronize(on_cuda)
         walls.append(perf_counter() - start)
-    return _Walls(tuple(walls), None if bystander is None else bystander.others())
+    share = None if bystander is None else bystander.others()
+    return Measurement(wall_samples_s=np.array(walls), op_samples_s=np.empty((0, 0)), clock="", others_share=share)
 
 
 def _recorded(step: Callable[[], Any]) -> Session:
