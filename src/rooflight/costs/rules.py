@@ -73,14 +73,12 @@ def may_repeat(indices: Iterable[TensorSpec]) -> bool:
     return any(index.numel > 1 and index.dtype not in ("bool", "uint8") for index in indices)
 
 
-def moves(op: OpSignature, *, vector_flops: int = 0, unread: Iterable[str] = (), upper: bool = False) -> OpCost:
+def moves(
+    op: OpSignature, *, vector_flops: int = 0, unread: Iterable[str] = (), upper: bool = False, note: str = ""
+) -> OpCost:
     """The cost of an op that reads its inputs once and writes its outputs once."""
-    return OpCost(
-        vector_flops=vector_flops,
-        bytes_read=read_bytes(op, *unread),
-        bytes_written=op.output_bytes,
-        upper=upper,
-    )
+    read, written = read_bytes(op, *unread), op.output_bytes
+    return OpCost(vector_flops=vector_flops, bytes_read=read, bytes_written=written, upper=upper, note=note)
 
 
 def largest(tensors: Iterable[TensorSpec]) -> int:

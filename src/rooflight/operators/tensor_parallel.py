@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 from rooflight.operators.operator import Shape
 
-VOCABULARY = 50_257
+GPT2_VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which GPT-NeoX pads."""
 
 
 def padded_vocabulary(ways: int) -> int:
     """Rows of one rank's part of the vocabulary: a multiple of 128 on each of ``ways`` ranks."""
-    return -(-VOCABULARY // (128 * ways)) * 128
+    return -(-GPT2_VOCABULARY // (128 * ways)) * 128
 
 
 def divides(shape: Shape, *pairs: tuple[str, str]) -> str | None:

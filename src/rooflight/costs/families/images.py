@@ -30,6 +30,7 @@ from rooflight.costs.rules import (
     integer,
     integers,
     largest,
+    moves,
     moving,
     per_input,
     picked_bytes,
@@ -182,12 +183,7 @@ def nms(op: OpSignature) -> OpCost:
     """boxes [N, 4], scores [N] to the K kept, all compared with each other, and each dropped one with one of them."""
     boxes, found = op.inputs[0].shape[0], op.outputs[0].numel
     compared = found * (found - 1) // 2 + boxes - found
-    return OpCost(
-        vector_flops=OVERLAP_FLOPS * compared,
-        bytes_read=op.input_bytes,
-        bytes_written=op.output_bytes,
-        note=DROPPED_NOTE,
-    )
+    return moves(op, vector_flops=OVERLAP_FLOPS * compared, note=DROPPED_NOTE)
 
 
 def _samples(op: OpSignature) -> int:

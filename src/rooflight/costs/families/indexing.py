@@ -26,7 +26,6 @@ from typing import Final
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
-from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
     copies,
@@ -76,7 +75,7 @@ def put(
     return OpCost(vector_flops=flops, bytes_read=read + rest, bytes_written=written, upper=upper, note=note)
 
 
-@indexing_ops("scatter scatter_add scatter_reduce", ends_chain=True)
+@ending("scatter scatter_add scatter_reduce")
 def scatter(op: OpSignature) -> OpCost:
     """x, index and src: the elements of src under the index go to, or are added to, those of x it names."""
     target, index = op.inputs[:2]
@@ -92,26 +91,38 @@ def _puts_source(op: OpSignature, *, accumulate: bool) -> OpCost:
     return put(op, op.inputs[0], source.numel, accumulate=accumulate)
 
 
+def item(op: OpSignature) -> OpCost:
+    """One element to the host."""
+    return OpCost(bytes_read=op.inputs[0].item_bytes)
+
+
+def fill_diagonal(op: OpSignature) -> OpCost:
+    """The diagonal of x gets one value."""
+    x = op.inputs[0]
+    return OpCost(bytes_written=picked_bytes(x, min(x.shape, default=1)))
+
+
+_back = first_input(1, "self")
+"""The gradients of what was picked, put back among zeros."""
 ending.rows(
     {
         partial(_puts_source, accumulate=True): "index_add index_reduce",
         partial(_puts_source, accumulate=False): "index_copy",
         # x, index and source alike: flat positions of x get the elements of source
         lambda op: put(op, op.inputs[0], op.inputs[1].numel, accumulate=bool(op.attribute("accumulate"))): "put",
+        _back: "masked_scatter_backward",
     }
 )
-_back = first_input(1, "self")  # the gradients of what was picked, put back among zeros
-indexing_ops.rows({_back: "index_select_backward gather_backward"})
-ending.rows({_back: "masked_scatter_backward"})
-unfusable.rows({_back: "masked_select_backward"})
-# x to the coordinates of its elements that are not zero; how many there are is data
-unfusable.rows({first_input(1): "nonzero nonzero_numpy nonzero_static argwhere"})
-_item: Formula = lambda op: OpCost(bytes_read=op.inputs[0].item_bytes)  # noqa: E731 - one element to the host
-indexing_ops.rows({_item: "_local_scalar_dense item prims::item"})
-unfusable.rows({_item: "is_nonzero"})
 indexing_ops.rows(
-    {lambda op: OpCost(bytes_written=picked_bytes(op.inputs[0], min(op.inputs[0].shape, default=1))): "fill_diagonal_"}
+    {
+        _back: "index_select_backward gather_backward",
+        item: "_local_scalar_dense item prims::item",
+        fill_diagonal: "fill_diagonal_",
+    }
 )
+# x to the coordinates of its elements that are not zero; how many there are is data
+_nonzero = "nonzero nonzero_numpy nonzero_static argwhere"
+unfusable.rows({_back: "masked_select_backward", first_input(1): _nonzero, item: "is_nonzero"})
 
 
 @indexing_ops("index_fill", needs=Needs.JOINED)
@@ -123,7 +134,7 @@ def index_fill(op: OpSignature) -> OpCost:
     return put(op, target, index.numel * target.numel // max(1, size), accumulate=False)
 
 
-@indexing_ops("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate", ends_chain=True)
+@ending("index_put _unsafe_index_put _index_put_impl _unsafe_masked_index_put_accumulate")
 def index_put(op: OpSignature) -> OpCost:
     """x, indices and values; which dimensions are indexed is unknown, so values or indices give the count."""
     target = op.inputs[0]
@@ -136,7 +147,7 @@ def index_put(op: OpSignature) -> OpCost:
     return put(op, target, max(values.numel, largest(indices)), accumulate=accumulate)
 
 
-@indexing_ops("masked_scatter", ends_chain=True)
+@ending("masked_scatter")
 def masked_scatter(op: OpSignature) -> OpCost:
     """x, mask and source: masked elements of x get those of source in order."""
     target, mask, source = op.inputs[:3]

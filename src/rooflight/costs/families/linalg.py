@@ -18,7 +18,6 @@ algorithms do fewer, so counts are ``upper``. torch.stft and istft reach these o
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from math import log2, prod
 
 from rooflight.costs.cost import OpCost
@@ -119,7 +118,7 @@ linalg_ops.rows(
         of_first(lambda a: 2 * householder_flops(a), note=ITERATIONS_NOTE): "_linalg_svd linalg_svd linalg_svdvals svd "
         "linalg_pinv",
         # how many products it takes depends on the norm; none is counted
-        lambda op: replace(moves(op), note=ITERATIONS_NOTE): "linalg_matrix_exp matrix_exp",
+        lambda op: moves(op, note=ITERATIONS_NOTE): "linalg_matrix_exp matrix_exp",
         # B and a factor, perhaps with pivots between them; A triangular and B, or B and A
         solved(1, 0): "cholesky_solve lu_solve _cholesky_solve_helper",
         solved(0, 2): "linalg_lu_solve linalg_ldl_solve",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 
 from rooflight.operators.operator import Prepared, Shape, Work
 from rooflight.operators.registry import operator
@@ -32,28 +32,17 @@ from rooflight.records.tensor import TensorSpec
 MASKED_SCORE = -10_000.0
 
 
-class Sizes(NamedTuple):
-    """Batch entries, heads of queries and of keys and values, their lengths, and the size of a head."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    queries: int
-    keys: int
-    width: int
-
-
 class Attention:
     """One call of SDPA, which keeps a log-sum-exp a query for its backward: torch's or flash-attn's."""
 
-    def sizes(self, shape: Shape) -> Sizes:
-        return Sizes(*(shape[name] for name in ("b", "h", "kv_heads", "q", "kv", "d")))
+    def sizes(self, shape: Shape) -> tuple[int, ...]:
+        """Batch entries, heads of queries and of keys and values, their lengths, and the size of a head."""
+        return tuple(shape[name] for name in ("b", "h", "kv_heads", "q", "kv", "d"))
 
     def work(self, shape: Shape, dtype: str) -> Work:
-        sizes, causal = self.sizes(shape), bool(shape.get("causal", False))
-        query = tensor(dtype, sizes.batch, sizes.heads, sizes.queries, sizes.width)
-        key = tensor(dtype, sizes.batch, sizes.kv_heads, sizes.keys, sizes.width)
-        logsumexp = tensor("float32", sizes.batch, sizes.heads, sizes.queries)
+        (batch, heads, kv_heads, queries, keys, width), causal = self.sizes(shape), bool(shape.get("causal"))
+        query, key = tensor(dtype, batch, heads, queries, width), tensor(dtype, batch, kv_heads, keys, width)
+        logsumexp = tensor("float32", batch, heads, queries)
         inputs = {"query": query, "key": key, "value": key}
         return Work(
             forward=(call("aten::scaled_dot_product_attention", inputs, query, logsumexp, is_causal=causal),),
@@ -70,21 +59,18 @@ class Attention:
 
     def prepare(self, torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:
         """Queries, keys and values in memory as flash-attn has them, [b, length, heads, width]."""
-        sizes, causal = self.sizes(shape), bool(shape.get("causal", False))
-        query = random(torch, dtype, device, sizes.batch, sizes.queries, sizes.heads, sizes.width, grad=True)
-        key, value = (
-            random(torch, dtype, device, sizes.batch, sizes.keys, sizes.kv_heads, sizes.width, grad=True)
-            for _ in range(2)
-        )
+        (batch, heads, kv_heads, queries, keys, width), causal = self.sizes(shape), bool(shape.get("causal"))
+        query = random(torch, dtype, device, batch, queries, heads, width, grad=True)
+        key, value = (random(torch, dtype, device, batch, keys, kv_heads, width, grad=True) for _ in range(2))
         attend = torch.nn.functional.scaled_dot_product_attention
-        grouped = sizes.heads != sizes.kv_heads
+        grouped = heads != kv_heads
 
         def run() -> Any:
             heads_first = (each.transpose(1, 2) for each in (query, key, value))
             return attend(*heads_first, is_causal=causal, enable_gqa=grouped)
 
         # flash-attn aligns a causal mask at the ends of unequal lengths, torch at their starts
-        if device.startswith("cuda") and (not causal or sizes.queries == sizes.keys) and find_spec("flash_attn"):
+        if device.startswith("cuda") and (not causal or queries == keys) and find_spec("flash_attn"):
             flash: Any = import_module("flash_attn").flash_attn_func
             return differentiable(torch, lambda: flash(query, key, value, causal=causal), [query, key, value])
         return differentiable(torch, run, [query, key, value])
@@ -120,9 +106,9 @@ class sdpa(Attention):
 class flash_atten(Attention):
     """Attention of every token to every token, not causal, as estimate-train-time measured it."""
 
-    def sizes(self, shape: Shape) -> Sizes:
+    def sizes(self, shape: Shape) -> tuple[int, ...]:
         parts, length = shape["h"] // shape["mp"], shape["l"]
-        return Sizes(shape["b"], parts, parts, length, length, shape["dim"] // shape["h"])
+        return shape["b"], parts, parts, length, length, shape["dim"] // shape["h"]
 
 
 @operator(

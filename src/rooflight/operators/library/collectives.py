@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,7 +16,6 @@ from rooflight.records.tensor import TensorSpec
 
 TOPOLOGY = ("nodes", "gpus_per_node")
 """Parameters that the launch decides."""
-Run = Callable[[], Any]
 
 
 def num_ranks(shape: Shape) -> int:

@@ -4,7 +4,7 @@ ones are made.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -50,12 +50,12 @@ def _held(tensors: Sequence[TensorSpec], first: int = 0) -> list[TensorSpec]:
 class Foreach:
     """The in-place ``aten::_foreach_name_``, or with ``fresh`` the ``aten::_foreach_name`` that makes new tensors.
 
-    ``others`` are what its schema calls further lists of the same sizes; ``run`` takes torch, the first list and those.
-    All numbers begin at 0.5 or more, so that none is divided by 0.
+    ``others`` are what its schema calls further lists of the same sizes; the call takes the lists and ``number``, one
+    for each tensor if ``each``. All numbers begin at 0.5 or more, so that none is divided by 0.
     """
 
-    def __init__(self, name: str, run: Callable[..., object], *others: str, fresh: bool = False) -> None:
-        self.name, self.called, self.others, self.fresh = name, run, others, fresh
+    def __init__(self, name: str, *others: str, number: float = 0, each: bool = False, fresh: bool = False) -> None:
+        self.name, self.others, self.number, self.each, self.fresh = name, others, number, each, fresh
 
     def work(self, shape: Shape, dtype: str) -> Work:
         each = [tensor(dtype, shape["elements"])] * shape["tensors"]
@@ -69,32 +69,26 @@ class Foreach:
             for _ in range(1 + len(self.others))
         ]
 
+        if self.fresh:
+            return Prepared(forward=partial(getattr(torch, f"_foreach_{self.name}"), *given))
+        called = getattr(torch, f"_foreach_{self.name}_")
+        number = [self.number] * shape["tensors"] if self.each else self.number
+
         def forward() -> object:
-            made = self.called(torch, *given)
-            return made if self.fresh else given[0]
+            called(*given, number)
+            return given[0]
 
         return Prepared(forward=forward)
 
 
 for _summary, _foreach in (
-    ("add_ a number", Foreach("add", lambda torch, each: torch._foreach_add_(each, 1e-3))),
-    ("mul_ by a number", Foreach("mul", lambda torch, each: torch._foreach_mul_(each, 1.0))),
-    ("div_ by a number each", Foreach("div", lambda torch, each: torch._foreach_div_(each, [1.0] * len(each)))),
-    ("new square roots", Foreach("sqrt", lambda torch, each: torch._foreach_sqrt(each), fresh=True)),
-    (
-        "lerp_ towards another list",
-        Foreach("lerp", lambda torch, each, to: torch._foreach_lerp_(each, to, 0.1), "tensors1"),
-    ),
-    (
-        "addcmul_ of two lists",
-        Foreach("addcmul", lambda torch, *each: torch._foreach_addcmul_(*each, 0.1), "tensor1", "tensor2"),
-    ),
-    (
-        "addcdiv_ of two lists",
-        Foreach(
-            "addcdiv", lambda torch, *each: torch._foreach_addcdiv_(*each, [0.1] * len(each[0])), "tensor1", "tensor2"
-        ),
-    ),
+    ("add_ a number", Foreach("add", number=1e-3)),
+    ("mul_ by a number", Foreach("mul", number=1.0)),
+    ("div_ by a number each", Foreach("div", number=1.0, each=True)),
+    ("new square roots", Foreach("sqrt", fresh=True)),
+    ("lerp_ towards another list", Foreach("lerp", "tensors1", number=0.1)),
+    ("addcmul_ of two lists", Foreach("addcmul", "tensor1", "tensor2", number=0.1)),
+    ("addcdiv_ of two lists", Foreach("addcdiv", "tensor1", "tensor2", number=0.1, each=True)),
 ):
     lists(f"{_summary}, over `tensors` vectors of `elements`", name=f"foreach_{_foreach.name}", smart_share=1)(_foreach)
 

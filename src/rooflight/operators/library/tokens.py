@@ -20,8 +20,7 @@ from rooflight.operators.sizes import (
     WIDTH,
     Progression,
 )
-from rooflight.operators.tensor_parallel import VOCABULARY as GPT2_VOCABULARY
-from rooflight.operators.tensor_parallel import padded_vocabulary
+from rooflight.operators.tensor_parallel import GPT2_VOCABULARY, padded_vocabulary
 from rooflight.operators.tensors import integers, random
 
 LOGITS = "float32"

@@ -16,6 +16,7 @@ from rooflight.costs.families.normalization import RMS_NORM_FLOPS
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, integer, picked_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 
 serving_ops = Family("serving", fusable=True)
 alone = Family("serving")
@@ -24,7 +25,6 @@ ACTIVATION_FLOPS = 5
 ROTARY_FLOPS = 3
 QUANTIZE_FLOPS = 2
 PADDING_NOTE = "padding, which is not stored, counts as tokens"
-POSITIONS_NOTE = "positions of their own for all tokens"
 
 
 def _moving(reads: str, writes: str, flops: int, counted: str = "0") -> Formula:
@@ -177,23 +177,30 @@ def norm_quantize(op: OpSignature) -> OpCost:
 def merge_states(op: OpSignature) -> OpCost:
     """The result and perhaps its sum, those of two parts of the keys: 3 FLOPs per element."""
     given = [op.input(f"arg{place}") for place in range(6)]
-    return OpCost(
-        vector_flops=3 * op.inputs[0].numel,
-        bytes_read=tensor_bytes(*given[2:]),
-        bytes_written=tensor_bytes(*given[:2]),
-    )
+    read, written = tensor_bytes(*given[2:]), tensor_bytes(*given[:2])
+    return OpCost(vector_flops=3 * op.inputs[0].numel, bytes_read=read, bytes_written=written)
 
 
 @serving_ops("_C::fused_qk_norm_rope")
 def qk_norm_rope(op: OpSignature) -> OpCost:
     """q, k and v [T, (Hq + Hk + Hv) D] in place, the numbers of heads, D, weights [D], cosines and sines, positions."""
-    turned = op.inputs[0]
+    x = op.inputs[0]
     heads = [integer(op, f"arg{place}", 0) for place in (1, 2, 3)]
-    worked = turned.numel * sum(heads[:2]) // max(sum(heads), 1)
+    worked = x.numel * sum(heads[:2]) // max(sum(heads), 1)
+    moved = worked * x.item_bytes
+    return OpCost(vector_flops=(RMS_NORM_FLOPS + ROTARY_FLOPS) * worked, bytes_read=moved, bytes_written=moved)
+
+
+def _turned(positions: TensorSpec, table: TensorSpec, dtype: str, elements: int, moved: int) -> OpCost:
+    """So many elements turned, of so many bytes, by cosines and sines [longest, turned] at the tokens' positions."""
+    rows = picked_bytes(table, positions.numel * table.shape[-1])
     return OpCost(
-        vector_flops=(RMS_NORM_FLOPS + ROTARY_FLOPS) * worked,
-        bytes_read=worked * turned.item_bytes,
-        bytes_written=worked * turned.item_bytes,
+        vector_flops=ROTARY_FLOPS * elements,
+        vector_dtype=dtype,
+        bytes_read=positions.nbytes + moved + rows,
+        bytes_written=moved,
+        upper=True,
+        note="positions of their own for all tokens",
     )
 
 
@@ -202,17 +209,8 @@ def rope_positions(op: OpSignature) -> OpCost:
     """q [T, Hq, D] and k, their results (perhaps themselves), cosines and sines [longest, turned], positions."""
     query, key, _, _, table, positions = op.inputs[:6]
     head = query.shape[-1]
-    turned = min(table.shape[-1], head) if head else 0
-    elements = (query.numel + key.numel) * turned // max(head, 1)
-    rows = picked_bytes(table, positions.numel * table.shape[-1])
-    return OpCost(
-        vector_flops=ROTARY_FLOPS * elements,
-        vector_dtype=query.dtype,
-        bytes_read=positions.nbytes + elements * query.item_bytes + rows,
-        bytes_written=elements * query.item_bytes,
-        upper=True,
-        note=POSITIONS_NOTE,
-    )
+    elements = (query.numel + key.numel) * (min(table.shape[-1], head) if head else 0) // max(head, 1)
+    return _turned(positions, table, query.dtype, elements, elements * query.item_bytes)
 
 
 @serving_ops("_C::awq_dequantize sgl_kernel::awq_dequantize")
@@ -220,27 +218,15 @@ def dequantize(op: OpSignature) -> OpCost:
     """w [k, n / 8] of eight numbers an int, scales [groups, n], zeros, to [k, n] of the scales' dtype."""
     packed, scales = op.inputs[:2]
     elements = packed.shape[0] * scales.shape[-1]
-    return OpCost(
-        vector_flops=QUANTIZE_FLOPS * elements,
-        bytes_read=tensor_bytes(*op.inputs),
-        bytes_written=elements * scales.item_bytes,
-    )
+    read, written = tensor_bytes(*op.inputs), elements * scales.item_bytes
+    return OpCost(vector_flops=QUANTIZE_FLOPS * elements, bytes_read=read, bytes_written=written)
 
 
 @serving_ops("_C::rotary_embedding sgl_kernel::rotary_embedding")
 def rotary_embedding(op: OpSignature) -> OpCost:
     """positions [T], q [T, ...] and perhaps k in place, a head's size, cosines and sines [longest, turned]."""
-    positions, *turned, table = op.inputs
+    positions, *given, table = op.inputs
     head = next((value for _, value in op.attributes if type(value) is int), 0)
     share, whole = (table.shape[-1], head) if 0 < table.shape[-1] <= head else (1, 1)
-    elements = sum(tensor.numel for tensor in turned) * share // whole
-    moved = sum(tensor.nbytes for tensor in turned) * share // whole
-    rows = picked_bytes(table, positions.numel * table.shape[-1])
-    return OpCost(
-        vector_flops=ROTARY_FLOPS * elements,
-        vector_dtype=turned[0].dtype,
-        bytes_read=positions.nbytes + moved + rows,
-        bytes_written=moved,
-        upper=True,
-        note=POSITIONS_NOTE,
-    )
+    elements, moved = sum(tensor.numel for tensor in given), sum(tensor.nbytes for tensor in given)
+    return _turned(positions, table, given[0].dtype, elements * share // whole, moved * share // whole)
