@@ -59,7 +59,7 @@ class Ownership:
     def work_of(self, ops: Flags, work: Flags | None = None) -> Mapping[int, Mapping[tuple[str, int], None]]:
         """By op the names and the kinds of its work, each once: of these ops, and of all that have such ``work``."""
         has_op = self.accounted != UNKNOWN
-        chosen = has_op & False if work is None else has_op & work
+        chosen = np.zeros(len(has_op), dtype=np.bool_) if work is None else has_op & work
         chosen[has_op] |= ops[self.accounted[has_op]]
         names, found = self.trace.names, defaultdict[int, dict[tuple[str, int], None]](dict)
         columns = (self.accounted, self.trace.work.name, self.trace.work.kind)
@@ -181,18 +181,14 @@ class Places:
 
     def place(self, op: int) -> Place:
         """The place of one op."""
-        forward = self._forward(op)
-        phase, direction = self._phase(op, forward)
+        forward, (phase, direction) = self._forward(op), self.phase(op)
         return Place(module=self._module(op if forward == UNKNOWN else forward), phase=phase, direction=direction)
 
     def phase(self, op: int) -> tuple[str, Direction]:
         """The phase of one op, and its direction."""
-        return self._phase(op, self._forward(op))
-
-    def _phase(self, op: int, forward: int) -> tuple[str, Direction]:
         around = self._annotations.innermost(op)
         direction = Direction.OPTIMIZER if self._optimizes[around] else Direction.FORWARD
-        if forward != UNKNOWN:
+        if self._forward(op) != UNKNOWN:
             direction = Direction.BACKWARD
         return self._phases[around] or self._phases[self._around_backward.innermost(op)], direction
 
