@@ -1,8 +1,16 @@
-"""Calibrates every node of a cluster: a file of each device at once, and the best of equal ones for later analyses."""
+"""Calibrates every node of a cluster: a file of each device at once, and the best of equal ones for later analyses.
+
+``python -m rooflight.sampling.nodes.calibrate REQUEST REPLY`` runs on each node: it calibrates the devices there one
+after the other, each with a file as soon as it is measured. It saves nothing: a folder that nodes share would lend the
+roofs of a fast node to a slow one.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +24,13 @@ from rooflight.machine.calibration import best_known, raised
 from rooflight.records.files import write_whole
 from rooflight.sampling.executor import ray, slurm
 from rooflight.sampling.executor.options import NodesOptions
-from rooflight.sampling.executor.programs import Reply, on_ray, on_slurm
-from rooflight.sampling.nodes.program import Request
+from rooflight.sampling.executor.programs import Reply, next_reply, on_ray, on_slurm
 from rooflight.sampling.nodes.roofs import NodeCalibration
 
 Kind = Literal["cpu", "cuda"]
 Progress = Callable[[str], object]
 
-_MODULE: Final = "rooflight.sampling.nodes.program"
+_MODULE: Final = "rooflight.sampling.nodes.calibrate"
 _MINUTES: Final = 20  # a GPU takes 40 s, and a node has eight
 
 
@@ -108,6 +115,45 @@ def allocation(kind: Kind | None, *, nodes: int | None, partition: str | None) -
     return Allocation(nodes=nodes or idle, kind=kind, gpus=least, notes=notes)
 
 
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to calibrate, and the node's name where SLURM does not give it."""
+
+    kind: Kind
+    quick: bool
+    node: str = ""
+
+
+def measure(node: str, kind: Kind, *, quick: bool) -> Iterator[NodeCalibration]:
+    """Calibrate the CPU, or each GPU, of this machine. What goes wrong becomes the reason of a result without roofs."""
+    number = 0
+    try:
+        from rooflight.machine.calibration import calibrate
+
+        for number in range(_count(kind)):
+            if kind == "cuda":
+                _use_gpu(number)
+            yield NodeCalibration(node=node, number=number, calibration=calibrate(kind, quick=quick))
+    except Exception as error:
+        text = " ".join(str(error).split())
+        name = "" if isinstance(error, ValueError | RuntimeError) and text else f"{type(error).__name__}: "
+        yield NodeCalibration(node=node, number=number, reason=f"{name}{text}".removesuffix(": "))
+
+
+def _count(kind: str) -> int:
+    if kind == "cpu":
+        return 1
+    import torch
+
+    return max(1, torch.cuda.device_count())  # without a GPU, calibrating says so
+
+
+def _use_gpu(number: int) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(number)
+
+
 def collect(results: Iterable[NodeCalibration], folder: Path, notes: tuple[str, ...] = ()) -> ClusterCalibration:
     """Take results as they arrive, each calibration in a file of ``folder`` at once. Ctrl-C ends it."""
     found: list[NodeCalibration] = []
@@ -146,3 +192,16 @@ def _found(reply: Reply) -> NodeCalibration:
 def _file_name(found: NodeCalibration) -> str:
     # a node's name comes from the cluster: it must not lead out of the folder
     return re.sub(r"[^A-Za-z0-9.-]+", "-", found.name.replace(" GPU ", "-gpu")).lstrip(".") + ".json"
+
+
+def main() -> None:
+    """Calibrate this node."""
+    request, reply = map(Path, sys.argv[1:])
+    asked = msgspec.json.decode(request.read_bytes(), type=Request)
+    node = asked.node or os.environ.get("SLURMD_NODENAME") or platform.node()
+    for number, found in enumerate(measure(node, asked.kind, quick=asked.quick)):
+        write_whole(next_reply(reply, number), msgspec.json.encode(found))
+
+
+if __name__ == "__main__":
+    main()
