@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ import numpy as np
 from rooflight.prediction.gain.kernels import CompiledWork, Kind
 from rooflight.prediction.gain.walls import MODES, REPLAYED, Walls, copying_s
 from rooflight.prediction.model.files import check, read_manifest
-from rooflight.prediction.model.packing import arrays_in, arrays_of, trees_from
+from rooflight.prediction.model.packing import archive, arrays_in, arrays_of, trees_from
 from rooflight.prediction.model.trees import Trees, grow_with
 from rooflight.prediction.work.facts import Floats
 from rooflight.roofline.analysis import Analysis
@@ -115,11 +114,8 @@ class Correction:
     def encode(self) -> bytes:
         """As a numpy archive (.npz): JSON, and the arrays of the trees."""
         about = _About(schema=SCHEMA, features=NAMES, intervals=dict(self.intervals))
-        buffer = io.BytesIO()
         arrays = {f"trees.{name}": array for name, array in arrays_of(self.trees).items()}
-        text = np.frombuffer(msgspec.json.encode(about), dtype=np.uint8)
-        np.savez_compressed(buffer, about=text, **arrays)  # type: ignore[arg-type]
-        return buffer.getvalue()
+        return archive(msgspec.json.encode(about), arrays)
 
 
 def learn(features: Floats, target: Floats) -> Trees:

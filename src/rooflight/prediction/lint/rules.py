@@ -50,16 +50,14 @@ def lines_of(table: MeasuredTable) -> tuple[Lines, ...]:
     return tuple(found)
 
 
-def expected(lines: tuple[Lines, ...], values: Floats) -> tuple[Floats, Integers]:
-    """What its neighbours make of each row's value, and along how many parameters they do.
+def expected(lines: tuple[Lines, ...], values: Floats) -> Floats:
+    """What its neighbours make of each row's value.
 
     Along a parameter: the median over the straight lines through one neighbour on each side; through the two of one
     side where the other has none. Over the parameters: the median. nan where there are no neighbours. Neighbours whose
     value is nan are left out.
     """
-    each = np.stack([_along_one(line, values) for line in lines]) if lines else np.full((1, len(values)), np.nan)
-    counts = np.isfinite(each).sum(axis=0)
-    return _median(each), counts
+    return _median(np.stack([_along_one(line, values) for line in lines])) if lines else np.full(len(values), np.nan)
 
 
 def _along(shapes: Integers, column: int) -> tuple[Integers, Integers]:
@@ -198,8 +196,7 @@ def outliers(time_s: Floats, bound_s: Floats, left_out: Mask, lines: tuple[Lines
     values = np.where(left_out, np.nan, np.log(time_s / np.where(bound_s > 0, bound_s, 1)))
     off, suspects = np.full(len(time_s), np.nan), left_out
     for _ in range(2):
-        guess, _ = expected(lines, np.where(suspects, np.nan, values))
-        off = values - guess
+        off = values - expected(lines, np.where(suspects, np.nan, values))
         suspects = left_out | (np.abs(off) > _outlying(off))
     factor = np.exp(np.abs(np.nan_to_num(off)))
     return Suspicion(rows=suspects & ~left_out, factor=factor, other=time_s / np.exp(np.nan_to_num(off)))

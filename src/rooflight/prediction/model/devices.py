@@ -149,8 +149,8 @@ def averaged(
     """What experts answer of rows of features [rows, features] for a device with these traits, on average: those of
     similar devices, and that know such work, weigh more.
     """
-    weights = np.stack([likeness(traits, each.traits, key) * familiarity(key, each, values) for each in experts])
-    return np.asarray((weights * np.stack(answers)).sum(axis=0) / weights.sum(axis=0))
+    weights = [likeness(traits, each.traits, key) * familiarity(key, each, values) for each in experts]
+    return _mean(np.stack(answers), np.stack(weights))
 
 
 def _reached_by(experts: Sequence[Known], alike: Sequence[float]) -> float | None:

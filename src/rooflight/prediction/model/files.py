@@ -4,7 +4,6 @@ what a folder's models were learned from, and with what; a file that is not the 
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -33,6 +32,7 @@ from rooflight.prediction.model.model import Expert, ExpertFigures, Model, Sprea
 from rooflight.prediction.model.packing import (
     MOST_LOG,
     Arrays,
+    archive,
     arrays_in,
     arrays_of,
     learner_from,
@@ -105,10 +105,7 @@ def encode(model: Model) -> bytes:
         corrections=[Learned(**_figures(each, Learned)) for each in model.corrections],
         refinements=refinements,
     )
-    text = np.frombuffer(msgspec.json.encode(file, enc_hook=np.ndarray.tolist), dtype=np.uint8)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, about=text, **arrays)  # type: ignore[arg-type]
-    return buffer.getvalue()
+    return archive(msgspec.json.encode(file, enc_hook=np.ndarray.tolist), arrays)
 
 
 def _figures(learned: Learned, kind: type[Learned]) -> dict[str, Any]:

@@ -172,6 +172,13 @@ def _narrow(numbers: Integers) -> NDArray[Any]:
 _MOST_BYTES: Final = 1 << 28
 
 
+def archive(about: bytes, arrays: Arrays) -> bytes:
+    """An .npz file of JSON and arrays."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, about=np.frombuffer(about, dtype=np.uint8), **arrays)  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
 def arrays_in(content: bytes) -> dict[str, NDArray[Any]]:
     """The arrays of an .npz file by name, unpacked no further than their headers allow and than a model can be."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:

@@ -59,7 +59,7 @@ def with_launch(seconds: NDArray[np.float64], launch_s: float) -> NDArray[np.flo
     """What a source whose times include a launch would measure of work that takes the device ``seconds`` [rows]: the
     inverse of ``without_launch``, the floor at least.
     """
-    if launch_s < INSIDE * LEAST_S:
+    if not has_launch(launch_s):
         return seconds
     low = np.full(len(seconds), _NEAR * launch_s / INSIDE)
     high = low + launch_s + seconds
