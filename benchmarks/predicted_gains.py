@@ -30,8 +30,7 @@ import rooflight as rl
 from rooflight.front.options import RunOptions
 from rooflight.front.targets import record_without_hardware
 from rooflight.prediction.fit.wall_times import fit_host
-from rooflight.prediction.gain.correction import FILE, FOLDER, Correction, gain_features, learn
-from rooflight.prediction.gain.gain import most_speedup, verdict_of
+from rooflight.prediction.gain.gain import FILE, FOLDER, Correction, gain_features, learn, most_speedup, verdict_of
 from rooflight.prediction.gain.kernels import compiled_work
 from rooflight.prediction.gain.walls import MODES, compiled_walls, eager_walls
 from rooflight.prediction.model.files import write_manifest

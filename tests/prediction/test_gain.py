@@ -15,9 +15,19 @@ from torch import nn
 import rooflight as rl
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.machine.memory import fresh_page_s
-from rooflight.prediction.gain import correction as gain_correction
-from rooflight.prediction.gain.correction import FILE, FOLDER, NAMES, Correction, decode, learn, shipped
-from rooflight.prediction.gain.gain import Gain, predicted_gain, verdict_of
+from rooflight.prediction.gain import gain as gains
+from rooflight.prediction.gain.gain import (
+    FILE,
+    FOLDER,
+    NAMES,
+    Correction,
+    Gain,
+    decode,
+    learn,
+    predicted_gain,
+    shipped,
+    verdict_of,
+)
 from rooflight.prediction.gain.kernels import CompiledWork, Kind, compiled_work
 from rooflight.prediction.gain.walls import (
     DISPATCH_S,
@@ -237,7 +247,7 @@ def test_the_shipped_one_is_the_one_that_the_manifest_lists(tmp_path, monkeypatc
     given = (FOLDER / FILE).read_bytes()
     assert sha256(given).hexdigest() == listed
     assert len(given) < 32_000
-    monkeypatch.setattr(gain_correction, "FOLDER", tmp_path)
+    monkeypatch.setattr(gains, "FOLDER", tmp_path)
     shipped.cache_clear()
     try:
         with pytest.raises(ValueError, match="install Rooflight again"):

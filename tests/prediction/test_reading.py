@@ -12,7 +12,7 @@ from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.prediction.lint.tables import report_of
 from rooflight.prediction.read import find, read, read_file
-from rooflight.prediction.read.sheet import sheet_of
+from rooflight.prediction.read.measured import sheet_of
 from rooflight.records.samples import Header, Row, Status
 from rooflight.sampling.store import Store
 
@@ -290,7 +290,7 @@ def test_nothing_here_needs_torch():
 
 
 def test_a_gzipped_bomb_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr("rooflight.prediction.read.sheet._ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr("rooflight.prediction.read.measured._ALWAYS_ALLOWED_BYTES", 1 << 20)
     for name, content in (("rows", b"a,b\n" + b"1,2\n" * (1 << 20)), ("line", b"a" * (1 << 22))):
         path = tmp_path / f"{name}.csv.gz"
         path.write_bytes(gzip.compress(content))

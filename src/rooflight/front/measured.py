@@ -11,8 +11,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device, log_progress
 from rooflight.front.sources import is_session, read_session, reading
 from rooflight.prediction.read import find
-from rooflight.prediction.read.measured import MeasuredOps, measured_ops
-from rooflight.prediction.read.sheet import SUFFIXES
+from rooflight.prediction.read.measured import SUFFIXES, MeasuredOps, measured_ops
 from rooflight.records.package import need
 from rooflight.records.samples import SUFFIX
 from rooflight.records.session import Session

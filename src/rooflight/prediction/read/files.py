@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rooflight.prediction.read import published, samples
-from rooflight.prediction.read.measured import MeasuredTable
+from rooflight.prediction.read.measured import SUFFIXES, MeasuredTable, columns_of
 from rooflight.prediction.read.samples import bare_name
-from rooflight.prediction.read.sheet import SUFFIXES, columns_of
 from rooflight.records.samples import SUFFIX
 
 

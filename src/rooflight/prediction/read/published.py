@@ -22,8 +22,15 @@ import numpy as np
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.operators import registry
-from rooflight.prediction.read.measured import Integers, MeasuredTable, device_called, table_of
-from rooflight.prediction.read.sheet import Sheet, columns_of, sheet_of
+from rooflight.prediction.read.measured import (
+    Integers,
+    MeasuredTable,
+    Sheet,
+    columns_of,
+    device_called,
+    sheet_of,
+    table_of,
+)
 
 Columns = Mapping[str, Integers]
 Parameters = Callable[[Columns], dict[str, Integers]]

@@ -13,8 +13,17 @@ from rooflight.devices import calibrations, find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS
 from rooflight.operators.operator import PAIR, STEP, Operator
-from rooflight.prediction.read.measured import MeasuredTable, device_called, operator_called, precision_called, table_of
-from rooflight.prediction.read.sheet import columns_of, sheet_of, sizes, times
+from rooflight.prediction.read.measured import (
+    MeasuredTable,
+    columns_of,
+    device_called,
+    operator_called,
+    precision_called,
+    sheet_of,
+    sizes,
+    table_of,
+    times,
+)
 from rooflight.records.samples import SUFFIX, Header, Status, undisturbed_s
 from rooflight.records.samples import read as read_store
 
