@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kineto_traces import kernel, launch, op, ran
+from kineto_traces import kernel, launch, op
 
 from rooflight.costs.registry import cost_of
 from rooflight.traces.ops.context import dtypes_of_kernel
@@ -141,10 +141,19 @@ def test_kernels_show_the_dtype_of_lists(kernel_name, dtypes):
     assert dtypes_of_kernel(kernel_name) == dtypes
 
 
-def test_a_cat_has_the_size_that_its_kernel_has(read):
-    cat = {"dims": [[[4, 8], [4, 8]], []], "types": ["TensorList", "Scalar"]}
-    name = "void CatArrayBatchedCopy<at::native::(anonymous namespace)::OpaqueType<2u>, unsigned int, 4, 64, 64>()"
-    (one,) = read(*ran("aten::cat", by=name, **cat)).records
+@pytest.mark.parametrize(
+    ("kernels", "dtypes"),
+    [
+        (["OpaqueType<2u>, unsigned int, 4"], {"float16"}),  # the first of this size: which one changes no cost
+        (["c10::BFloat16, unsigned int, 4", "OpaqueType<2u>, unsigned int, 4"], {"bfloat16"}),  # what both allow
+    ],
+)
+def test_a_cat_has_a_dtype_that_its_kernels_allow(read, kernels, dtypes):
+    cat = op("aten::cat", 0, 10, dims=[[[4, 8], [4, 8]], []], types=["TensorList", "Scalar"])
+    names = [f"void CatArrayBatchedCopy<{kernel}, 64, 64>()" for kernel in kernels]
+    work = [each for n, name in enumerate(names) for each in (launch(n, n), kernel(10 + n, 11 + n, n, name=name))]
+    (one,) = read(cat, *work).records
+    assert {tensor.dtype for tensor in one.signature.inputs} == dtypes
     assert cost_of(one.signature).bytes_read == 2 * 32 * 2
 
 
