@@ -12,55 +12,38 @@ from rooflight.capture.record.kernels import ATTENTION_BACKWARD
 
 pytest.importorskip("transformers")
 
+SIZES: dict[str, int] = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
-class TestRecurrent:
+
+def test_one_way_and_both_ways_of_recurrent_networks():
     """x is [3, 5, 10], 20 hidden units: a token meets gates * 20 * (10 + 20) weights in the first layer."""
+    x, trained = rand(3, 5, 10), rand(3, 5, 10, grad=True)
+    lstm, gru = nn.LSTM(10, 20, num_layers=2, batch_first=True), nn.GRU(10, 20)
+    assert flops(lambda: lstm(x)) == 168000  # 2 * 15 tokens * 4 gates * 20 * ((10 + 20) + (20 + 20))
+    # less the states' gradient of the first step, whose state wants none: 2 * 3 * 80 * 20 of each layer
+    assert training_flops(lambda: lstm(trained)[0]) == 3 * 168000 - 2 * 9600
+    assert flops(lambda: nn.LSTM(10, 20, bidirectional=True)(x)) == 144000  # 2 * 2 directions * 15 * 80 * 30
+    assert flops(lambda: nn.GRU(10, 20, bidirectional=True)(x)) == 108000  # 2 * 2 directions * 15 * 60 * 30
+    # forward 54000, weights' gradients 54000, inputs' 2 * 15 * 60 * 10 = 18000, states' 2 * 15 * 60 * 20 = 36000
+    # less the first step's, whose state is zeros that want none: 2 * 5 * 60 * 20 = 12000
+    assert training_flops(lambda: gru(trained)[0]) == 54000 + 54000 + 18000 + 36000 - 12000
+    assert flops(lambda: nn.LSTMCell(10, 20)(x[0])) == 24000  # 2 * 5 * 80 * 30
 
-    def test_lstm(self):
-        lstm, x = nn.LSTM(10, 20, num_layers=2, batch_first=True), rand(3, 5, 10)
-        # 2 * 15 tokens * 4 gates * 20 * ((10 + 20) + (20 + 20))
-        assert flops(lambda: lstm(x)) == 168000
 
-    def test_lstm_on_meta(self):
-        lstm, x = nn.LSTM(10, 20, num_layers=2, batch_first=True, device="meta"), rand(3, 5, 10, device="meta")
-        assert flops(lambda: lstm(x)) == 168000
-
-    def test_lstm_backward(self):
-        lstm, x = nn.LSTM(10, 20, num_layers=2, batch_first=True), rand(3, 5, 10, grad=True)
-        # less the states' gradient of the first step, whose state wants none: 2 * 3 * 80 * 20 of each layer
-        assert training_flops(lambda: lstm(x)[0]) == 3 * 168000 - 2 * 9600
-
-    def test_bidirectional_lstm(self):
-        lstm, x = nn.LSTM(10, 20, bidirectional=True), rand(3, 5, 10)
-        assert flops(lambda: lstm(x)) == 144000  # 2 * 2 directions * 15 * 80 * 30
-
-    def test_lstm_bytes_in_training_leave_the_workspace_out(self):
-        lstm, x = nn.LSTM(10, 20), rand(5, 3, 10)
-        with torch.no_grad():
-            inference = cost(analyse(lambda: lstm(x)), "aten::lstm")
-        # 4 B * (x 5 * 3 * 10 + weights 80 * (10 + 20) + biases 2 * 80 + h and c 2 * 3 * 20)
-        assert inference.bytes_read == 11320
-        assert inference.bytes_written == 1680  # 4 B * (y 5 * 3 * 20 + h and c 2 * 3 * 20)
-        training = analyse_training(lambda: lstm(x)[0])
-        assert bytes_of(training, "aten::lstm") == (11320, 1680)
-
-    def test_gru(self):
-        gru, x = nn.GRU(10, 20, bidirectional=True), rand(3, 5, 10)
-        assert flops(lambda: gru(x)) == 108000  # 2 * 2 directions * 15 * 60 * 30
-
-    def test_gru_backward(self):
-        gru, x = nn.GRU(10, 20), rand(3, 5, 10, grad=True)
-        # forward 54000, weights' gradients 54000, inputs' 2 * 15 * 60 * 10 = 18000, states' 2 * 15 * 60 * 20 = 36000
-        # less the first step's, whose state is zeros that want none: 2 * 5 * 60 * 20 = 12000
-        assert training_flops(lambda: gru(x)[0]) == 54000 + 54000 + 18000 + 36000 - 12000
-
-    def test_cell(self):
-        cell, x = nn.LSTMCell(10, 20), rand(3, 10)
-        assert flops(lambda: cell(x)) == 14400  # 2 * 3 * 80 * 30
-
-    def test_rnn(self):
-        rnn, x = nn.RNN(10, 20), rand(3, 5, 10)
-        assert flops(lambda: rnn(x)) == 18000  # 2 * 15 * 20 * 30
+def test_lstm_bytes_in_training_leave_the_workspace_out():
+    lstm, x = nn.LSTM(10, 20), rand(5, 3, 10)
+    # 4 B * (x 5 * 3 * 10 + weights 80 * (10 + 20) + biases 2 * 80 + h and c 2 * 3 * 20)
+    # 4 B * (y 5 * 3 * 20 + h and c 2 * 3 * 20)
+    with torch.no_grad():
+        assert bytes_of(analyse(lambda: lstm(x)), "aten::lstm") == (11320, 1680)
+    assert bytes_of(analyse_training(lambda: lstm(x)[0]), "aten::lstm") == (11320, 1680)
 
 
 class TestMultiheadAttention:
@@ -128,14 +111,7 @@ class TestLanguageModel:
     def llama(device: str = "cpu") -> nn.Module:
         from transformers import AutoModelForCausalLM, LlamaConfig
 
-        config = LlamaConfig(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-        )
+        config = LlamaConfig(**SIZES)
         with torch.device(device):
             return AutoModelForCausalLM.from_config(config)
 
@@ -179,16 +155,7 @@ class TestLanguageModel:
     def test_mixture_of_experts(self, experts):
         from transformers import AutoModelForCausalLM, MixtralConfig
 
-        config = MixtralConfig(
-            vocab_size=64,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            num_local_experts=4,
-            num_experts_per_tok=2,
-        )
+        config = MixtralConfig(num_local_experts=4, num_experts_per_tok=2, **SIZES)
         model, ids = AutoModelForCausalLM.from_config(config), torch.zeros(2, 8, dtype=torch.long)
         model.config._experts_implementation = experts
         # a layer: attention projections 2 * 16 * 3072 and router 2 * 16 * 32 * 4; each token meets 2 of 4 experts,

@@ -24,7 +24,8 @@ _Key = TypeVar("_Key")
 _SUMMED: Final = ("matrix_flops", "vector_flops", "bytes_moved", "bytes_read", "bytes_written", "bytes_sent")
 
 
-def _shared(cls: type[Fields], value: Fields) -> dict[str, Any]:
+def shared(cls: type[Fields], value: Fields) -> dict[str, Any]:
+    """The fields of ``value`` that ``cls`` has too."""
     return {name: getattr(value, name) for name in cls.__struct_fields__ if hasattr(value, name)}
 
 
@@ -93,7 +94,7 @@ class Totals(SummedFields, frozen=True, kw_only=True):
         """The sums that ``group`` has, with the time of a step and a predicted one."""
         both = WallFields.read_both(group.predicted, wall)
         step = {"measured_s": measured_s, "ops_measured_s": group.measured_s, "predicted_wall": wall}
-        return cls(**_shared(cls, group) | both | step)
+        return cls(**shared(cls, group) | both | step)
 
     @property
     def flops(self) -> int:
@@ -155,7 +156,7 @@ class Operation(OperationFigures, frozen=True, kw_only=True):
         """The calls of ``op``, which ``group`` sums up."""
         of_one = {"name": op.name, "signature": op, "cost": cost, "bound": bound, "estimate": estimate}
         found = (
-            _shared(cls, group)
+            shared(cls, group)
             | of_one
             | {
                 "shapes": op.input_shapes,

@@ -9,7 +9,7 @@ from typing import Final
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Table, share, table
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.groups import Group
+from rooflight.roofline.groups import Group, shared
 from rooflight.roofline.predicted import PredictedFields
 
 UNATTRIBUTED: Final = "(unattributed)"
@@ -60,21 +60,9 @@ class PlaceTime(PlaceFigures, frozen=True, kw_only=True):
         cls, name: str, group: Group | None, measured_s: float | None, efficiency: float | None, whole_s: float | None
     ) -> PlaceTime:
         """A place of a step that took ``whole_s``."""
-        return cls(
-            name=name,
-            calls=group.calls if group else 0,
-            matrix_flops=group.matrix_flops if group else None,
-            vector_flops=group.vector_flops if group else None,
-            bytes_moved=group.bytes_moved if group else None,
-            bytes_sent=group.bytes_sent if group else None,
-            op_bound_s=group.op_bound_s if group else None,
-            limiter=group.limiter if group else None,
-            measured_s=measured_s,
-            efficiency=efficiency,
-            share=share(measured_s, whole_s),
-            group=group,
-            **PredictedFields.read(group.predicted if group else None),
-        )
+        figures = dict.fromkeys(cls.__struct_fields__) | {"calls": 0} if group is None else shared(cls, group)
+        timed = {"measured_s": measured_s, "efficiency": efficiency, "share": share(measured_s, whole_s)}
+        return cls(**(figures | timed | {"name": name, "group": group}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
