@@ -83,7 +83,7 @@ def formula(*names: str, layout: str = STRIDED, **traits: Any) -> Callable[[Form
     elements that it stores (``TensorSpec.packing`` has the rest).
 
     Raises ValueError for a name that already has a formula or is not of the form ``namespace::op``, for a layout of
-    another name and for traits that exclude each other.
+    another name and for traits that exclude each other; TypeError for an unknown trait.
     """
     _check(names)
     if layout not in (STRIDED, SPARSE, NESTED):
