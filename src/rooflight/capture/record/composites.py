@@ -9,15 +9,15 @@ networks on the meta device, where values do not matter, are not decomposed at a
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 import torch
 from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.checkpoint import _StopRecomputationError
 
 from rooflight.capture.record.kernels import COMPOSITES, Composite, with_gradients
@@ -38,7 +38,37 @@ _HOLE: Final = object()  # in place of a tensor
 _ENGINE_ACCUMULATION: Final = torch.ops.aten.add.Tensor
 
 
-class Source(TorchDispatchMode):
+class OnStack:
+    """A mode that is put on one of torch's stacks of the current thread, and taken off at any place of it. Torch's own
+    ``__enter__`` also sets process-wide flags, which overlapping threads would leave wrong.
+    """
+
+    push: ClassVar[Any] = staticmethod(_push_mode)
+    pop: ClassVar[Any] = staticmethod(_pop_mode)
+    modes: ClassVar[Any] = staticmethod(_get_current_dispatch_mode_stack)
+
+    def __enter__(self) -> Self:
+        self.push(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.take_off()
+
+    def take_off(self) -> None:
+        """Take it off once, the innermost. Those above it stay, since a recording begun later may end later too."""
+        above = []
+        while (top := self.pop()) is not self:
+            above.append(top)
+        for other in reversed(above):
+            self.push(other)
+
+    def leave(self) -> None:
+        """Take it off as often as it is on the stack: an interrupt may have left it twice."""
+        while any(other is self for other in self.modes()):
+            self.take_off()
+
+
+class Source(OnStack, TorchDispatchMode):
     """The mode that records, for those to which it passes ops on, or which note ops beside it."""
 
     tape: Tape
@@ -407,25 +437,3 @@ def unroute_composites() -> None:
     if _library is not None:
         _library.reset()
         _library = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModeStack:
-    """One of torch's stacks of modes of the current thread. ``modes`` returns those on it, outermost first."""
-
-    push: Callable[[Any], None]
-    pop: Callable[[], Any]
-    modes: Callable[[], Sequence[Any]]
-
-    def take_off(self, mode: object) -> None:
-        """Take the innermost ``mode`` off. Those above it stay, since a recording begun later may end later too."""
-        above = []
-        while (top := self.pop()) is not mode:
-            above.append(top)
-        for other in reversed(above):
-            self.push(other)
-
-    def clear_of(self, mode: object) -> None:
-        """Take ``mode`` off as often as it is on the stack: an interrupt may have left it twice."""
-        while any(other is mode for other in self.modes()):
-            self.take_off(mode)

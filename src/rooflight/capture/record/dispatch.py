@@ -8,17 +8,16 @@ from contextlib import contextmanager
 from functools import cache
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch._C import _current_autograd_node, _current_graph_task_id
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
 from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 
 from rooflight.capture.phases import with_closure_inside
-from rooflight.capture.record.composites import NO_SEQUENCE, Composites, ModeStack, Source, decomposed
+from rooflight.capture.record.composites import NO_SEQUENCE, Composites, Source, decomposed
 from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.meta_results import remembering
 from rooflight.capture.record.readers import Reader, reader_of
@@ -27,7 +26,6 @@ from rooflight.capture.record.signatures import tensors_in
 from rooflight.capture.record.tape import Tape
 from rooflight.records.record import Direction
 
-_STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
 _NO_MODULE = -2
 _FORWARD, _BACKWARD, _OPTIMIZER = map(int, Direction)  # plain ints hash faster
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
@@ -101,18 +99,6 @@ class DispatchSource(Source):
         self._mark_places = [(0, 0)]
         self._foreign: dict[type, bool] = {}
         self._scalar_reader: Reader | None = None
-
-    def __enter__(self) -> DispatchSource:
-        # torch's own __enter__ also sets process-wide flags, which overlapping threads would leave wrong
-        _STACK.push(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _STACK.take_off(self)
-
-    def leave(self) -> None:
-        """Stop recording ops, however often this mode is on the stack."""
-        _STACK.clear_of(self)
 
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

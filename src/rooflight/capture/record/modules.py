@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from threading import get_ident
 from types import FrameType, MappingProxyType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import torch
 from torch import nn
@@ -16,7 +16,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from rooflight.capture.record.composites import ModeStack, open_sources
+from rooflight.capture.record.composites import OnStack, open_sources
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.module_work import ModuleWorks
 from rooflight.capture.record.outside import foreign_memory, may_be_foreign, plain_tensors
@@ -26,41 +26,32 @@ from rooflight.capture.record.signatures import storage_of
 _ENGINES: Final = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 _KEPT_UNDERSCORES: Final = 4  # of a dunder
 
-_STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_function_mode_stack)
 
-
-class FunctionSource(TorchFunctionMode):
+class FunctionSource(OnStack, TorchFunctionMode):
     """Keeps the source's current function up to date: the outermost open call of ``torch.*``, ``torch.nn.functional.*``
     or a tensor's method. Backward ops belong to the function that made their autograd node.
 
     It replaces no attribute of torch. It belongs to the thread that enters it.
     """
 
+    push: ClassVar[Any] = staticmethod(_push_mode)
+    pop: ClassVar[Any] = staticmethod(_pop_mode)
+    modes: ClassVar[Any] = staticmethod(_get_current_function_mode_stack)
+
     def __init__(self, source: DispatchSource) -> None:
         super().__init__()
         self._source = source
         self._numbers: dict[Any, int] = {}
 
-    def __enter__(self) -> FunctionSource:
-        _STACK.push(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _STACK.take_off(self)
-
-    def leave(self) -> None:
-        """Stop noting functions, however often this mode is on the stack."""
-        _STACK.clear_of(self)
-
     def set_recomputing(self, *, recomputing: bool) -> None:
         """Begin or end the time in which a checkpoint runs a module again. The backward pass is a torch function too,
         and inside it torch would call no mode.
         """
-        on_stack = self in _STACK.modes()
+        on_stack = self in self.modes()
         if recomputing and not on_stack:
-            _STACK.push(self)
+            self.push(self)
         elif on_stack and not recomputing:
-            _STACK.take_off(self)
+            self.take_off()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -12,13 +12,12 @@ from typing import Any, Final
 import torch
 from torch._C import _current_graph_task_id
 from torch._C import _storage_id as storage_id  # type: ignore[attr-defined]
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflight.capture.record.composites import ModeStack
+from rooflight.capture.record.composites import OnStack
 from rooflight.capture.record.schemas import ArgumentKind, OpSchema, schema_of
 from rooflight.capture.record.signatures import CallKey, key_former
 
-_STACK: Final = ModeStack(push=_push_mode, pop=_pop_mode, modes=_get_current_dispatch_mode_stack)
 _SETTINGS: Final = (ArgumentKind.TENSORS, ArgumentKind.ATTRIBUTE, ArgumentKind.GROUP, ArgumentKind.FACTOR)
 _SIZES: Final = re.compile(r"SymInt\S* (\w+)")
 _MOST_KEYS: Final = 1 << 14
@@ -32,7 +31,7 @@ _free: dict[CallKey, int] = {}
 _count = count()  # numbers are never used again, even where keys are forgotten
 
 
-class Watch(TorchDispatchMode):
+class Watch(OnStack, TorchDispatchMode):
     """Notes which operations run in a ``with`` block in this thread, backward passes included, and how they are wired:
     of each operand, which earlier result or which memory from outside it is.
     """
@@ -55,13 +54,6 @@ class Watch(TorchDispatchMode):
     def ignore_compile_internals(cls) -> bool:
         """Compiled functions run as they do without it."""
         return True
-
-    def __enter__(self) -> Watch:
-        _STACK.push(self)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _STACK.take_off(self)
 
     def __len__(self) -> int:
         return len(self._exact)
