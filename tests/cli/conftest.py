@@ -21,14 +21,26 @@ def one_thread():
 
 
 @pytest.fixture
-def profile(run, tmp_path):
-    """The verb with small sizes, its results in a folder of the test."""
+def decode_words(tmp_path):
+    """Words of the verb whose results go to a folder of the test."""
 
-    def profile_decode(*words, name="r"):
+    def words(*given, name="r"):
         where = ("--output-dir", tmp_path / "out", "--run-name", name)
-        return run("profile-decode", *words, *where, *(() if "--bounds" in words else ("--no-bounds",)))
+        return ("profile-decode", *given, *where, *(() if "--bounds" in given else ("--no-bounds",)))
 
-    return profile_decode
+    return words
+
+
+@pytest.fixture
+def profile(ok, decode_words):
+    """The verb with such words; its output."""
+    return lambda *words, **named: ok(*decode_words(*words, **named))
+
+
+@pytest.fixture
+def profile_ends(run, decode_words):
+    """The same; its exit code, output and errors."""
+    return lambda *words, **named: run(*decode_words(*words, **named))
 
 
 @pytest.fixture

@@ -44,8 +44,7 @@ def engine_file(tmp_path, last="pass", text=ENGINE):
 
 
 def test_an_engine_of_the_user(profile, tmp_path):
-    code, out, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--json", "-")
-    assert code == 0, err
+    out = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--json", "-")
     found = msgspec.json.decode(out, type=SummaryDocument)
     assert found.stats.steps == 8
     assert found.buckets_engine_avg_ms.keys() == {"decode"}
@@ -72,8 +71,7 @@ def make_engine():
 def test_generate_of_transformers_is_an_engine(profile, tmp_path):
     """attach_engine knows its methods: the prefill makes the first of 5 tokens, 4 steps the others."""
     words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
-    code, out, err = profile(*words, "--json", "-")
-    assert code == 0, err
+    out = profile(*words, "--json", "-")
     found = msgspec.json.decode(out, type=SummaryDocument)
     assert found.stats.steps == 2 * 4
     assert found.stats.tokens_total == 2 * 2 * 4
@@ -86,8 +84,7 @@ def test_generate_of_transformers_is_an_engine(profile, tmp_path):
 @pytest.mark.usefixtures("calibrated")
 def test_the_model_of_an_engine_has_bounds(profile, tmp_path):
     words = engine_file(tmp_path, text=GENERATES), "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2
-    code, _, err = profile(*words, "--bounds")
-    assert code == 0, err
+    profile(*words, "--bounds")
     found = read_summary(tmp_path / "out" / "r")
     (whole,) = found.bounds.steps
     assert (whole.batch, whole.kv_length, whole.steps) == (2, 9, 8)  # 8 to 11 tokens are in the cache: 9.5
@@ -96,28 +93,27 @@ def test_the_model_of_an_engine_has_bounds(profile, tmp_path):
 
 
 @pytest.mark.usefixtures("calibrated")
-def test_an_engine_without_a_known_model_has_no_bounds(profile, tmp_path):
-    code, _, err = profile(engine_file(tmp_path), "--new", 4, "--runs", 2, "--bounds")
+def test_an_engine_without_a_known_model_has_no_bounds(profile, profile_ends, tmp_path):
+    code, _, err = profile_ends(engine_file(tmp_path), "--new", 4, "--runs", 2, "--bounds")
     assert code == 0, err
     assert not read_summary(tmp_path / "out" / "r").bounds.recorded
     known = ENGINE.replace("prof.set_step_tokens(batch)", "prof.set_step_tokens(batch); prof.set_step_seq_len(token)")
-    code, _, err = profile(engine_file(tmp_path, text=known), "--new", 4, "--runs", 2, "--bounds", name="known")
-    assert code == 0, err
+    profile(engine_file(tmp_path, text=known), "--new", 4, "--runs", 2, "--bounds", name="known")
     assert any(
         "no bounds: Linear cannot be called" in text for text in read_summary(tmp_path / "out" / "known").problems
     )
 
 
-def test_sigint_in_an_engine(profile, tmp_path):
+def test_sigint_in_an_engine(profile_ends, tmp_path):
     words = engine_file(tmp_path, "os.kill(os.getpid(), signal.SIGINT)"), "--new", 4, "--runs", 2
-    code, _, err = profile(*words)
+    code, _, err = profile_ends(*words)
     assert code == 130
     assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
     assert read_summary(tmp_path / "out" / "r").stats.steps == 6
 
 
-def test_an_engine_that_breaks(profile, tmp_path):
-    code, _, err = profile(engine_file(tmp_path, "raise OverflowError('too much')"), "--new", 4, "--runs", 2)
+def test_an_engine_that_breaks(profile_ends, tmp_path):
+    code, _, err = profile_ends(engine_file(tmp_path, "raise OverflowError('too much')"), "--new", 4, "--runs", 2)
     assert code == 1
     assert "the run failed: OverflowError: too much (engine.py:" in err
     assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
@@ -133,8 +129,8 @@ def test_an_engine_that_breaks(profile, tmp_path):
         ("def make():\n    pass\n", "engine.py has no function make_engine"),
     ],
 )
-def test_what_is_no_engine(profile, tmp_path, text, message):
-    code, _, err = profile(engine_file(tmp_path, text=text))
+def test_what_is_no_engine(profile_ends, tmp_path, text, message):
+    code, _, err = profile_ends(engine_file(tmp_path, text=text))
     assert code == 2
     assert message in err
     assert len(err.strip().splitlines()) == 1
