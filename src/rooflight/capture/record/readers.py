@@ -98,30 +98,26 @@ def _lift_reader(schema: OpSchema, tape: Tape) -> Reader:
 
 
 def _reader(schema: OpSchema, tape: Tape) -> Reader:
-    """A reader of an op that reads or writes memory. The key is all that the op's signature depends on; ``touched`` are
-    the storages that it reads, then those that it writes.
-    """
     sort, written_arguments = sorter(schema), _written_arguments(schema, tape)
     number, (num_leading, most_given) = schema.number, leading_tensors(schema)
     writes_first = schema.mutated == (0,) and schema.kinds[0] is _TENSOR and not schema.returns_new
-    keys, storage_ids, new_storage = tape.keys, tape.storage_ids, tape.new_storage
-    foreign_storage, all_bytes = tape.foreign_storage, tape.storage_bytes
+    keys, storage_ids, all_bytes = tape.keys, tape.storage_ids, tape.storage_bytes
+    new_storage, foreign_storage = tape.new_storage, tape.foreign_storage
     new_result = new_storage if _allocates(schema.name) else tape.new_result
     add_bytes = all_bytes.append if type(tape) is Tape and _allocates(schema.name) else None
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
     all_touched, add_place, add_start = tape.touched, tape.places.append, tape.starts.append
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
-        key: list[Any] = [number]
-        touched: list[int] = []
+        key: list[Any] = [number]  # all that the op's signature depends on
+        touched: list[int] = []  # the storages that it reads, then those that it writes
         inside: list[tuple[int, int]] | None = None  # of ``touched``, tensors that do not begin with their storage
         try:
-            tensors: Sequence[Any]
-            if len(args) <= most_given and not kwargs:
-                tensors = args[:num_leading]
-            else:
+            if len(args) > most_given or kwargs:
                 tensors, settings = sort(args, kwargs)
                 key.append(settings)
+            else:
+                tensors = args[:num_leading]
             for tensor in tensors:
                 if isinstance(tensor, _Tensor):
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
@@ -153,18 +149,16 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                     storage = storage_ids.get(address := _storage_id(tensor))
                     if storage is None or storage not in touched:
                         # not an alias of an input, so it was just allocated, whatever was at its address before
-                        nbytes = tensor.nbytes
                         if add_bytes is None:
-                            storage = new_result(address, nbytes, tensor)
+                            storage = new_result(address, tensor.nbytes, tensor)
                         else:  # what ``Tape.new_storage`` does, without the call
-                            storage = len(all_bytes)
+                            storage, nbytes = len(all_bytes), tensor.nbytes
                             add_bytes(nbytes if type(nbytes) is int else known_int(nbytes))
                             storage_ids[address] = storage
                     elif (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
                     touched.append(storage)
-            whole = tuple(key)
-            signature = keys.get(whole)
+            signature = keys.get(whole := tuple(key))
             if signature is None:
                 op = _learn(whole, schema, tape, args, kwargs, out)
                 signature = keys[whole] = tape.signature(op, num_reads, len(touched) - num_reads)

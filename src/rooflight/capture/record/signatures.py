@@ -201,7 +201,7 @@ def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
     )
 
 
-Sorter = Callable[[tuple[Any, ...], dict[str, Any] | None], tuple[list[Any], tuple[Any, ...]]]
+Sorter = Callable[[tuple[Any, ...], dict[str, Any] | None], tuple[Sequence[Any], tuple[Any, ...]]]
 CallKey = tuple[Any, ...]
 
 _Tensor = torch.Tensor

@@ -31,6 +31,8 @@ _LONGEST_PLAN: Final = 1 << 14
 _MOST_READ: Final = 1 << 10  # entries that were read and are not yet deleted
 
 
+_Clock = Callable[[], Any]
+
 Calls = tuple[tuple[tuple[str, str], int], ...]
 """How often buckets were opened in a step, by domain and name."""
 
@@ -184,54 +186,44 @@ def _parts(states: Sequence[int]) -> tuple[tuple[int, Callable[[Sequence[int]], 
 
 
 class _Pen:
-    """Writes the log: by turns a stamp and a key. ``kind`` is the class of its buckets.
+    """Writes the log: by turns a stamp and a key. ``kind`` is the class of its buckets. ``threads`` are that of the
+    open step, and that of one that found the log full: the rest of it is in no bucket.
 
     The functions that run in a step are closures, and methods of a class made for this log, because a cell is found
     with fewer accesses to memory than an attribute of an attribute.
     """
 
     def __init__(
-        self,
-        stamp: Callable[[], Any],
-        at: Callable[[], Any],
-        fail: Callable[[Exception], None],
-        refuse: Callable[[Bucket], None],
+        self, stamp: _Clock, at: _Clock, fail: Callable[[Exception], None], refuse: Callable[[Bucket], None]
     ) -> None:
         log: list[Any] = []
-        note, ident = log.append, get_ident
+        note, ident, most = log.append, get_ident, 2 * MOST_NOTES  # each is a stamp and a key
         thread = full_in = 0
-        most = 2 * MOST_NOTES  # each is a stamp and a key
 
         def begin() -> int:
             nonlocal thread, full_in
-            full_in = 0
-            begun = self.forgotten + len(log)
             note(stamp())
             note(_BEGIN)
-            thread = ident()
-            return begun
-
-        def end() -> int:
-            nonlocal thread, full_in
-            thread = full_in = 0
-            note(stamp())
-            note(_END)
-            return self.forgotten + len(log)
+            thread, full_in = ident(), 0
+            return self.forgotten + len(log) - 2
 
         def stop() -> None:
             nonlocal thread, full_in
             thread = full_in = 0
 
+        def end() -> int:
+            stop()
+            note(stamp())
+            note(_END)
+            return self.forgotten + len(log)
+
         def fill() -> None:
-            """The rest of the step is in no bucket."""
             nonlocal thread, full_in
             note(stamp())
             note(_FULL)
             thread, full_in = 0, thread
 
-        self.log, self.forgotten, self.dropped = log, 0, 0
-        self.begin, self.end, self.stop = begin, end, stop
-        # that of the open step, and that of one that found the log full
+        self.log, self.forgotten, self.dropped, self.begin, self.end, self.stop = log, 0, 0, begin, end, stop
         self.threads: Callable[[], tuple[int, int]] = lambda: (thread, full_in)
 
         class LoggedBucket(Bucket):
@@ -295,7 +287,7 @@ class _Pen:
         return found[::2], tuple(found[1::2])
 
 
-def _after(wait: Callable[[], None], stamp: Callable[[], Any]) -> Callable[[], Any]:
+def _after(wait: Callable[[], None], stamp: _Clock) -> _Clock:
     def waited() -> Any:
         wait()
         return stamp()
