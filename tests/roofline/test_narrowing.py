@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded_function import Calls
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -21,18 +22,6 @@ from rooflight.records.session import STOOD
 from rooflight.roofline.analysis import Analysis
 
 H100 = "H100-SXM5-80GB"
-
-
-class Calls(nn.Module):
-    """A function as a module's forward."""
-
-    def __init__(self, function: Callable[..., Any], *modules: nn.Module) -> None:
-        super().__init__()
-        self.function = function
-        self.inner = nn.ModuleList(modules)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*self.inner, *inputs)
 
 
 def analyzed(function: Callable[..., Any], *given: Any, grad: bool = False) -> Analysis:

@@ -12,23 +12,13 @@ from typing import Any
 
 import pytest
 import torch
+from recorded_function import Calls
 from torch import Tensor, nn
 from torch.nn import functional
 
 import rooflight as rl
 
 BATCHES = {"1x1024": (1, 1024), "4x256": (4, 256)}
-
-
-class Calls(nn.Module):
-    """A function of modules and tensors as a module's forward."""
-
-    def __init__(self, function: Callable[..., Any], *modules: nn.Module) -> None:
-        super().__init__()
-        self.function, self.inner = function, nn.ModuleList(modules)
-
-    def forward(self, *inputs: Tensor) -> Any:
-        return self.function(*self.inner, *inputs)
 
 
 def gpt2(shape: tuple[int, int], **settings: Any) -> tuple[Calls, Tensor]:

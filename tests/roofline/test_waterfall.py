@@ -9,91 +9,61 @@ from rooflight.roofline.program import waterfall_of
 SECONDS = st.floats(min_value=0, max_value=1e6, allow_nan=False)
 
 
+def gaps_of(**figures: float) -> list[tuple[str, float, float]]:
+    """Name, seconds and until when, over a program bound of 1 s, a fused one of 2 and an op bound of 4."""
+    gaps = waterfall_of(**({"program_bound_s": 1.0, "fused_bound_s": 2.0, "op_bound_s": 4.0} | figures))
+    return [(gap.name, gap.seconds, gap.until_s) for gap in gaps]
+
+
 def test_each_level_is_a_gap_above_the_one_before():
     gaps = waterfall_of(program_bound_s=1.0, fused_bound_s=3.0, op_bound_s=4.0, ops_measured_s=9.0, measured_s=10.0)
-    assert [(gap.seconds, gap.until_s) for gap in gaps] == [(1, 1), (2, 3), (1, 4), (5, 9), (1, 10)]
-    assert [gap.name for gap in gaps] == [
-        "program bound",
-        "no overlap, no reuse between kernels",
-        "data movement that fusion would save",
-        "kernels slower than their bound",
-        "overhead and idle",
+    assert [(gap.name, gap.seconds, gap.until_s) for gap in gaps] == [
+        ("program bound", 1, 1),
+        ("no overlap, no reuse between kernels", 2, 3),
+        ("data movement that fusion would save", 1, 4),
+        ("kernels slower than their bound", 5, 9),
+        ("overhead and idle", 1, 10),
     ]
     assert all(gap.remedy for gap in gaps)
-
-
-def test_without_measurement_it_ends_at_the_op_bound():
-    gaps = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0)
-    assert [gap.until_s for gap in gaps] == [1, 2, 4]
-
-
-def test_without_op_times_kernels_and_overhead_are_one_gap():
-    *_, last = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, measured_s=10.0)
-    assert (last.name, last.seconds) == ("kernels and overhead", 6)
-
-
-def test_ops_that_took_longer_than_the_step_are_not_told_apart_from_overhead():
-    *_, last = waterfall_of(
-        program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, ops_measured_s=12.0, measured_s=10.0
-    )
-    assert (last.name, last.seconds, last.until_s) == ("kernels and overhead", 6, 10)
-
-
-def test_a_step_faster_than_its_ops_ran_fused():
-    *_, last = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, measured_s=3.0)
-    assert (last.name, last.seconds, last.until_s) == ("saved by fusion and overlap", -1, 3)
-
-
-def test_a_step_faster_than_its_program_bound_is_a_contradiction():
-    *_, last = waterfall_of(program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, measured_s=0.5)
-    assert (last.name, last.seconds, last.until_s) == ("contradiction: step faster than its program bound", -3.5, 0.5)
+    assert [until_s for _, _, until_s in gaps_of()] == [1, 2, 4]  # without a measurement
 
 
 @pytest.mark.parametrize(
-    ("measured_s", "name"),
+    ("figures", "last"),
     [
-        (2.5, "saved by fusion and overlap"),
-        (0.9, "saved by a warm cache"),
-        (0.3, "contradiction: step faster than its program bound"),
+        ({"measured_s": 10.0}, ("kernels and overhead", 6, 10)),  # without times of ops
+        ({"ops_measured_s": 12.0, "measured_s": 10.0}, ("kernels and overhead", 6, 10)),  # ops longer than the step
+        ({"measured_s": 3.0}, ("saved by fusion and overlap", -1, 3)),
+        ({"measured_s": 0.5}, ("contradiction: step faster than its program bound", -3.5, 0.5)),
+        # a cache of unknown bandwidth may serve what is faster than light
+        ({"measured_s": 2.5, "warm_program_bound_s": 0.5}, ("saved by fusion and overlap", -1.5, 2.5)),
+        ({"measured_s": 0.75, "warm_program_bound_s": 0.5}, ("saved by a warm cache", -3.25, 0.75)),
+        (
+            {"measured_s": 0.25, "warm_program_bound_s": 0.5},
+            ("contradiction: step faster than its program bound", -3.75, 0.25),
+        ),
     ],
 )
-def test_a_cache_of_unknown_bandwidth_may_serve_what_is_faster_than_light(measured_s, name):
-    *_, last = waterfall_of(
-        program_bound_s=1.0, fused_bound_s=2.0, op_bound_s=4.0, measured_s=measured_s, warm_program_bound_s=0.5
-    )
-    assert (last.name, last.until_s) == (name, measured_s)
+def test_the_last_gap(figures, last):
+    assert gaps_of(**figures)[-1] == last
 
 
 @pytest.mark.parametrize(
-    ("ops_s", "name"), [(3.5, "saved by a warm cache"), (2.9, "contradiction: kernels faster than their bound")]
+    ("figures", "kernels"),
+    [
+        ({"ops_measured_s": 3.5, "warm_op_bound_s": 3.0}, ("saved by a warm cache", -0.5, 3.5)),
+        (
+            {"ops_measured_s": 2.5, "warm_op_bound_s": 3.0},
+            ("contradiction: kernels faster than their bound", -1.5, 2.5),
+        ),
+        ({"ops_measured_s": 3.0}, ("contradiction: kernels faster than their bound", -1, 3)),
+        ({"ops_measured_s": 3.0, "all_timed": False}, ("kernels, some of them without a time", -1, 3)),
+    ],
 )
-def test_ops_may_be_served_by_a_cache_too(ops_s, name):
-    *_, kernels, _ = waterfall_of(
-        program_bound_s=1.0,
-        fused_bound_s=2.0,
-        op_bound_s=4.0,
-        ops_measured_s=ops_s,
-        measured_s=5.0,
-        warm_op_bound_s=3.0,
-    )
-    assert (kernels.name, kernels.until_s) == (name, ops_s)
-
-
-def test_ops_faster_than_their_bound_are_a_contradiction_unless_some_have_no_time():
-    for all_timed, name in (
-        (True, "contradiction: kernels faster than their bound"),
-        (False, "kernels, some of them without a time"),
-    ):
-        *_, kernels, overhead = waterfall_of(
-            program_bound_s=1.0,
-            fused_bound_s=2.0,
-            op_bound_s=4.0,
-            ops_measured_s=3.0,
-            measured_s=5.0,
-            all_timed=all_timed,
-        )
-        assert (kernels.name, kernels.seconds, kernels.until_s) == (name, -1, 3)
-        assert (overhead.name, overhead.seconds) == ("overhead and idle", 2)
+def test_kernels_faster_than_their_bound(figures, kernels):
+    *_, found, overhead = gaps_of(measured_s=5.0, **figures)
+    assert found == kernels
+    assert overhead == ("overhead and idle", 5 - kernels[2], 5)
 
 
 @given(SECONDS, SECONDS, SECONDS, st.none() | SECONDS, st.none() | SECONDS)
