@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -209,8 +209,8 @@ def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, prog
     )
     found: dict[int, Session] = {}
     progress(f"reading {len(files)} traces as tasks")
-    with TemporaryDirectory() as folder:
-        for answer in answers(connect(address), lambda: next(tasks, None)):
+    with TemporaryDirectory() as folder, closing(answers(connect(address), lambda: next(tasks, None))) as answered:
+        for answer in answered:
             number = answer.task.about
             path = files[number].path
             if answer.error:

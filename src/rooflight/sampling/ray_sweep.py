@@ -7,7 +7,7 @@ sampled was not written yet, so no row is doubled, and what was written stays.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -49,8 +49,9 @@ def run(job: Job, sweep: Sweep, *, address: str, cold: bool, progress: Callable[
             return task if shapes else None
 
         try:
-            for answer in answers(ray, more, at_most=2 * slots):
-                running.keep(answer)
+            with closing(answers(ray, more, at_most=2 * slots)) as found:  # which cancels what runs
+                for answer in found:
+                    running.keep(answer)
         finally:
             outcomes = tuple(keeper.end() for keeper in running.keepers.values())
     return outcomes

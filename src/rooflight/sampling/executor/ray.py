@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -73,10 +73,11 @@ def answers(
     *,
     at_most: int | None = None,
     waiting: Callable[[], object] = lambda: None,
-) -> Iterator[Answer]:
+) -> Generator[Answer]:
     """Run the tasks that ``more`` gives until it gives None and all have answered, ``at_most`` so many at a time.
 
-    ``more`` is asked again after each answer; ``waiting`` is called each second. Interrupted, what runs is cancelled.
+    ``more`` is asked again after each answer; ``waiting`` is called each second. Interrupted or closed, it cancels what
+    runs.
     """
     under_way: dict[Any, Task] = {}
     try:
