@@ -23,10 +23,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.many import accepted
+from rooflight.costs.operators.operator import Operator
 from rooflight.devices import get
-from rooflight.operators import registry
-from rooflight.operators.many import accepted
-from rooflight.operators.operator import Operator
 from rooflight.prediction.lint.findings import lint_table, row_bounds
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import find, read_file

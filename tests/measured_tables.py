@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rooflight.operators import registry
-from rooflight.operators.operator import PAIR
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.operator import PAIR
 from rooflight.prediction.read import device_called
 from rooflight.prediction.work.facts import facts_of
 

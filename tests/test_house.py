@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections import Counter
+import tomllib
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,94 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROOMS = ("src", "tests", "benchmarks", "examples")
 PYTHON_FILES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
-MOST_LINES = 500
+PACKAGE = ROOT / "src" / "rooflight"
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+LIMITS = tomllib.loads((ROOT / "tests" / "house.toml").read_text())
+"""How large rooms, folders, files and functions may be."""
 
 
 def test_files_stay_short_and_have_names_that_say_something():
-    assert [path for path in PYTHON_FILES if len(path.read_text().splitlines()) > MOST_LINES] == []
+    assert [path for path in PYTHON_FILES if len(path.read_text().splitlines()) > LIMITS["file"]] == []
     assert [path for path in PYTHON_FILES if re.fullmatch(r"(utils?|helpers?|common|misc)|.*_old", path.stem)] == []
+
+
+def test_rooms_keep_to_their_budgets():
+    lines: Counter[str] = Counter()
+    for path in SOURCES:
+        inner = path.relative_to(PACKAGE)
+        lines[inner.parts[0] if len(inner.parts) > 1 else "rooflight"] += len(path.read_text().splitlines())
+    assert lines.keys() == LIMITS["lines"].keys()
+    assert {room: count for room, count in lines.items() if count > LIMITS["lines"][room]} == {}
+    inside = defaultdict(set)
+    for path in SOURCES:
+        inside[path.parent].add(path)
+        inside[path.parent.parent].add(path.parent)
+    del inside[PACKAGE.parent]
+    assert {str(folder): len(found) for folder, found in inside.items() if len(found) > LIMITS["entries"]} == {}
+
+
+def test_functions_fit_a_screen():
+    """Few have over 40 lines, and none more than the limit."""
+    lengths = {
+        f"{path.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    assert {name: length for name, length in lengths.items() if length > LIMITS["function"]} == {}
+    assert sum(length > 40 for length in lengths.values()) <= LIMITS["share_of_functions_over_40"] * len(lengths)
+
+
+def test_no_file_imports_itself_by_way_of_others():
+    """Imports for type checkers and inside functions count."""
+    imports = {module_name(path): imported(path) for path in SOURCES}
+    assert circles(imports) == []
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the package that a file names in any import, as they are called from outside."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+def circles(imports: dict[str, set[str]]) -> list[list[str]]:
+    """Files that import each other. A package is left out: its ``__init__`` names what its files define."""
+    modules = {name for name in imports if not any(other.startswith(f"{name}.") for other in imports)}
+    below = {name: imports[name] & modules - {name} for name in modules}
+    while leaves := [name for name in below if not below[name]]:
+        for leaf in leaves:
+            del below[leaf]
+        for found in below.values():
+            found.difference_update(leaves)
+    above: dict[str, set[str]] = {name: {other for other in below if name in below[other]} for name in below}
+    while roots := [name for name in above if not above[name]]:
+        for root in roots:
+            del above[root]
+        for found in above.values():
+            found.difference_update(roots)
+    return [sorted(above)] if above else []
+
+
+@pytest.mark.parametrize(
+    ("imports", "found"),
+    [
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}, [["b", "c"]]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a"}}, [["a", "b", "c"]]),
+        ({"p": {"p.a"}, "p.a": {"p"}}, []),
+    ],
+)
+def test_circles_are_seen(imports, found):
+    assert circles(imports) == found
 
 
 def test_names_of_test_files_are_unique():

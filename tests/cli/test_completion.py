@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rooflight.cli import completion
+from rooflight.costs.operators import registry
 from rooflight.devices import catalog
-from rooflight.operators import registry
 from rooflight.workloads.presets import PRESETS
 
 

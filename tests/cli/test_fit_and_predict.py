@@ -13,11 +13,11 @@ from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.cli.schemas import documents
+from rooflight.costs.operators import registry
 from rooflight.devices import MemoryLevel, Roofs
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine import calibration
 from rooflight.machine.environment import fingerprint
-from rooflight.operators import registry
 from rooflight.prediction.work.facts import PRODUCT_KEY
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
@@ -209,7 +209,7 @@ def test_reports_of_tables_fit_narrow_terminals(run, tmp_path: Path, monkeypatch
 OPERATORS = """
 from dataclasses import replace
 
-from rooflight.operators.registry import find, register
+from rooflight.costs.operators.registry import find, register
 
 register(replace(find("tanh"), name="{first}"))
 register(replace(find("tanh"), name="{second}"))

@@ -16,6 +16,8 @@ from rooflight.compiling.bench.predicted import PredictedGainDocument
 from rooflight.compiling.bench.result import CompileDocument
 from rooflight.compiling.explain.result import ExplainDocument
 from rooflight.compiling.hot.result import HotDocument
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.tables import report_of as operators_report
 from rooflight.devices import all_devices, get
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
@@ -24,8 +26,6 @@ from rooflight.inference import Profiler
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.result import ConfigDocument
 from rooflight.machine.calibration import report_of as calibration_report
-from rooflight.operators import registry
-from rooflight.operators.tables import report_of as operators_report
 from rooflight.prediction.fit.fitting import Fit
 from rooflight.prediction.fit.tables import report_of as fit_report
 from rooflight.prediction.lint.findings import Finding, Rule

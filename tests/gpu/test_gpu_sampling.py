@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.records.samples import Status
 from rooflight.sampling.runner import Repeats, Sampler
 from rooflight.sampling.sweeps import small_shapes

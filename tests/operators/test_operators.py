@@ -14,9 +14,9 @@ import torch.distributed as dist
 
 import rooflight as rl
 from rooflight.costs.cost import OpCost
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.operator import Operator, Shape, Work
 from rooflight.costs.registry import cost_of
-from rooflight.operators import registry
-from rooflight.operators.operator import Operator, Shape, Work
 from rooflight.records.session import Session
 from rooflight.sampling.sweeps import small_shapes
 
@@ -263,7 +263,9 @@ def test_unknown_and_doubled_operators_are_refused():
 
 
 def test_operators_are_known_without_torch():
-    code = "import sys; from rooflight.operators import registry; registry.names(); sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys; from rooflight.costs.operators import registry; registry.names(); sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -15,12 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
+from rooflight.costs.operators import registry
+from rooflight.costs.operators import registry as user_file
+from rooflight.costs.operators.registry import operators_of
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.devices.what_if import WhatIf, without_precision
-from rooflight.operators import registry
-from rooflight.operators import registry as user_file
-from rooflight.operators.registry import operators_of
 from rooflight.prediction.model.files import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
 from rooflight.prediction.work.facts import (
@@ -205,7 +205,7 @@ SHAPES = 7  # of each operator's grid, from its small end to its large one
 OPERATOR = """
 from dataclasses import replace
 
-from rooflight.operators.registry import find, register
+from rooflight.costs.operators.registry import find, register
 
 register(replace(find("swiglu"), name="my_op"))
 """

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from rooflight import devices
 from rooflight.cli.main import app
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.prediction.lint.findings import Rule, beats_bound, beats_note, lint, lint_table, row_bounds
 from rooflight.prediction.read import read
 from rooflight.prediction.read.measured import MeasuredTable

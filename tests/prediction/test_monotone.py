@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rooflight.costs.operators import registry
 from rooflight.devices import get
-from rooflight.operators import registry
 from rooflight.prediction.model.monotone import SIZES, Batch, around, has_sizes, levelled, resized, sizes_of
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import FACTS, FactRows, Floats, WorkKind, facts_of_shapes, kind_of

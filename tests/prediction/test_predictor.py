@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rooflight import devices
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.prediction.lint.findings import Rule, lint, lint_table
 from rooflight.prediction.read import find, published, read, read_file
 

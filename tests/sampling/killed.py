@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, Progression
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.sizes import ADD, Progression
 from rooflight.records.samples import Row, Status
 from rooflight.sampling import store as provenance
 from rooflight.sampling.job import Job, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.sampling import estimate_train_time
 from rooflight.sampling import estimate_train_time as config_files
 from rooflight.sampling.sweeps import full_grid, small_shapes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.records.samples import Row, Status, read
 from rooflight.sampling.job import Job
 from rooflight.sampling.store import Store

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.job import Job
 from rooflight.sampling.merge import merge

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from ray_cluster import SMALL, ray_cluster
 
-from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, Progression
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.sizes import ADD, Progression
 from rooflight.sampling import ray_sweep as executor
 from rooflight.sampling.job import DATA, Job
 from rooflight.sampling.runner import Repeats

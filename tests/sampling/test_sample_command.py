@@ -13,9 +13,9 @@ import time
 
 import pytest
 
+from rooflight.costs.operators import registry
 from rooflight.machine import cpu_load as bystander
 from rooflight.machine.cpu_load import CpuTime
-from rooflight.operators import registry
 from rooflight.sampling.job import ProgressLog, line_of
 
 ROOFLIGHT = (sys.executable, "-m", "rooflight")
@@ -195,10 +195,10 @@ def test_the_log_has_estimate_train_time_s_lines(tmp_path):
 
 
 USER_OPERATOR = """
-from rooflight.operators.operator import STEP, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import map_one, tensor
-from rooflight.operators.sizes import Size
+from rooflight.costs.operators.operator import STEP, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import map_one, tensor
+from rooflight.costs.operators.sizes import Size
 
 
 @operator("tanh of [size]", directions=STEP, size=Size())

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.operators import registry
+from rooflight.costs.operators import registry
 from rooflight.records.samples import Row, Rows, Status
 from rooflight.sampling.smart_sweep import Points, SmartSweep, most_informative
 

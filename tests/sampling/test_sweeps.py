@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.operators import registry
-from rooflight.operators.sizes import ADD, MUL, Progression, Span
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.sizes import ADD, MUL, Progression, Span
 from rooflight.records.samples import Row, Rows, Status
 from rooflight.sampling.request import SamplingRequest, seconds
 from rooflight.sampling.smart_sweep import SmartSweep

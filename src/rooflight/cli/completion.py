@@ -22,7 +22,7 @@ def devices(incomplete: str) -> Iterator[str]:
 
 def operators(incomplete: str) -> Iterator[tuple[str, str]]:
     """Operators that can be sampled and predicted, each with what it runs."""
-    from rooflight.operators import registry
+    from rooflight.costs.operators import registry
 
     return ((each.name, each.summary) for each in registry.every() if each.name.startswith(incomplete))
 

@@ -14,7 +14,7 @@ from rooflight.cli.options import Output
 from rooflight.front.options import WhatIfOptions
 
 if TYPE_CHECKING:
-    from rooflight.operators.operator import Operator
+    from rooflight.costs.operators.operator import Operator
 
 _DIGITS: Final = 20
 """Of 2**63 - 1 with its sign; longer numbers are refused before anything computes with them."""
@@ -63,8 +63,8 @@ def predict(
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
     from rooflight.cli.progress import spinner
+    from rooflight.costs.operators.registry import operators_of
     from rooflight.front.device import find_what_if
-    from rooflight.operators.registry import operators_of
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.tables import report_of
 

@@ -29,7 +29,7 @@ from rooflight.sampling.executor.options import ExecutorOptions
 from rooflight.sampling.request import SamplingRequest, SweepName
 
 if TYPE_CHECKING:
-    from rooflight.operators.operator import Operator
+    from rooflight.costs.operators.operator import Operator
     from rooflight.reporting.output import Outputs
     from rooflight.sampling.smart_sweep import Views
     from rooflight.sampling.tasks import Task
@@ -236,8 +236,8 @@ def _slurm(asked: SampleOptions, submit: bool, arguments: list[str]) -> None:
 
 
 def _write_configs(names: list[str], out: Path) -> None:
-    from rooflight.operators import registry
-    from rooflight.operators.registry import operators_of
+    from rooflight.costs.operators import registry
+    from rooflight.costs.operators.registry import operators_of
     from rooflight.sampling.estimate_train_time import FOLDERS, write
 
     found = [operator for name in dict.fromkeys(names) for operator in operators_of(name)]
@@ -247,8 +247,8 @@ def _write_configs(names: list[str], out: Path) -> None:
 
 
 def _list_operators(names: list[str], outputs: Outputs) -> None:
-    from rooflight.operators import registry
-    from rooflight.operators.tables import report_of
+    from rooflight.costs.operators import registry
+    from rooflight.costs.operators.tables import report_of
 
     outputs.write(report_of(map(registry.find, dict.fromkeys(names) or registry.names())))
 

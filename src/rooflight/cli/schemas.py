@@ -16,10 +16,10 @@ def documents() -> tuple[type[Document], ...]:
     from rooflight.compiling.bench.result import CompileDocument
     from rooflight.compiling.explain.result import ExplainDocument
     from rooflight.compiling.hot.result import HotDocument
+    from rooflight.costs.operators.tables import OperatorsDocument
     from rooflight.devices.tables import DeviceDocument, DevicesDocument
     from rooflight.inference.result import ConfigDocument, SummaryDocument
     from rooflight.machine.calibration import CalibrationDocument
-    from rooflight.operators.tables import OperatorsDocument
     from rooflight.prediction.fit.tables import FitDocument
     from rooflight.prediction.lint.tables import LintDocument
     from rooflight.prediction.tables import PredictionDocument

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rooflight import devices
+from rooflight.costs.operators.operator import Operator
 from rooflight.devices import calibrations
 from rooflight.devices.spec import DeviceSpec
-from rooflight.operators.operator import Operator
 from rooflight.prediction.predictor import Predictor
 from rooflight.sampling.smart_sweep import Views
 

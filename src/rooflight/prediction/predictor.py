@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.many import accepted
+from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.operators import registry
-from rooflight.operators.many import accepted
-from rooflight.operators.operator import MOST_ELEMENTS, Operator, Shape
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.model.monotone import Batch, Mask, levelled, scattered

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from rooflight.operators import registry
-from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES, short_precision
-from rooflight.operators.operator import Operator, Prepared, Shape, Work
-from rooflight.operators.sizes import Progression, Size
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES, short_precision
+from rooflight.costs.operators.operator import Operator, Prepared, Shape, Work
+from rooflight.costs.operators.sizes import Progression, Size
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
 from rooflight.records.user_module import load_function, load_module

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rooflight.operators.operator import Shape
+from rooflight.costs.operators.operator import Shape
 from rooflight.records.quantity import count_of
 from rooflight.sampling import profiled
 from rooflight.sampling.job import Job, Keeper, Outcome

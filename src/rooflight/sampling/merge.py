@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from rooflight.operators.estimate_train_time import TIMES
+from rooflight.costs.operators.estimate_train_time import TIMES
 from rooflight.records.document import Document
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rooflight.operators.operator import Operator, Prepared, Shape
+from rooflight.costs.operators.operator import Operator, Prepared, Shape
 from rooflight.records.samples import Row, Status
 from rooflight.sampling.event_times import NoSuchEventError, Target, Trace, read, times_s
 from rooflight.sampling.job import TRACES, Job

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rooflight.operators.operator import Shape
+from rooflight.costs.operators.operator import Shape
 from rooflight.records.quantity import count_of
 from rooflight.records.samples import SUFFIX, Row, Rows, Status, read
 from rooflight.sampling import store
@@ -61,7 +61,7 @@ def sample(
     name: str, dtype: str, kind: str, cold: bool, repeats: Mapping[str, Any], shapes: Sequence[Shape]
 ) -> dict[str, Any]:
     """The task: rows of a few shapes, as JSON lines, with the facts of the device that made them."""
-    from rooflight.operators import registry
+    from rooflight.costs.operators import registry
 
     device = "cuda:0" if kind == "cuda" else "cpu"  # Ray shows a task its GPU alone
     sampler = Sampler(device, dtype, Repeats(**repeats), cold=cold)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+from rooflight.costs.operators.operator import Operator, Prepared, RefusedError, Shape, Work
 from rooflight.machine.hardware import free_memory_bytes, usable_cores
 from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of, measure
-from rooflight.operators.operator import Operator, Prepared, RefusedError, Shape, Work
 from rooflight.records.samples import Row, Status
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED

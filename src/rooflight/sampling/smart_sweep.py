@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost
+from rooflight.costs.operators.operator import Operator, Shape
 from rooflight.costs.registry import cost_of
-from rooflight.operators.operator import Operator, Shape
 from rooflight.records.samples import Row, Rows, Status, middle_s
 from rooflight.sampling.sweeps import Key, check_part, complete
 

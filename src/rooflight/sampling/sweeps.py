@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Protocol
 
-from rooflight.operators.operator import Operator, Shape
-from rooflight.operators.sizes import Progression
+from rooflight.costs.operators.operator import Operator, Shape
+from rooflight.costs.operators.sizes import Progression
 from rooflight.records.samples import Rows
 
 MANY = 1_000_000

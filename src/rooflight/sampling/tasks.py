@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from rooflight.operators import registry
-from rooflight.operators.estimate_train_time import TIMES
-from rooflight.operators.operator import Operator
-from rooflight.operators.registry import operators_of
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.estimate_train_time import TIMES
+from rooflight.costs.operators.operator import Operator
+from rooflight.costs.operators.registry import operators_of
 from rooflight.records.quantity import count_of
 from rooflight.sampling import estimate_train_time
 from rooflight.sampling.job import Job

@@ -14,11 +14,11 @@ import numpy as np
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.lanes import array_of, larger, smaller
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.many import accepted, over_shapes
+from rooflight.costs.operators.operator import Shape
 from rooflight.costs.registry import traits_of
 from rooflight.devices.spec import DeviceSpec
-from rooflight.operators import registry
-from rooflight.operators.many import accepted, over_shapes
-from rooflight.operators.operator import Shape
 from rooflight.prediction.lint import rules
 from rooflight.prediction.lint.rules import SLACK, Lines, Suspicion, lines_of
 from rooflight.prediction.read.measured import Floats, Integers, Mask, MeasuredOps, MeasuredTable

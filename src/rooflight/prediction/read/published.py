@@ -19,9 +19,9 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.costs.operators import registry
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
-from rooflight.operators import registry
 from rooflight.prediction.read.measured import (
     Integers,
     MeasuredTable,

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS
+from rooflight.costs.operators.operator import PAIR, STEP, Operator
 from rooflight.devices import calibrations, find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.operators.estimate_train_time import OPERATORS, PARAMETERS
-from rooflight.operators.operator import PAIR, STEP, Operator
 from rooflight.prediction.read.measured import (
     MeasuredTable,
     columns_of,

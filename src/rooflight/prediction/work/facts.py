@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.lanes import array_of, is_lanes, real
+from rooflight.costs.operators import registry
+from rooflight.costs.operators.many import Columns, over_shapes
+from rooflight.costs.operators.operator import Operator
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
 from rooflight.network.algorithms import least_s
 from rooflight.network.groups import RankGroup
 from rooflight.network.topology import Topology
-from rooflight.operators import registry
-from rooflight.operators.many import Columns, over_shapes
-from rooflight.operators.operator import Operator
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec

@@ -27,7 +27,7 @@ def dtype_and_device(precision: str, device: DeviceSpec) -> tuple[str, DeviceSpe
 
 def in_effect(function: str, shape: Mapping[str, int], precision: str, device: DeviceSpec) -> DeviceSpec:
     """The device without a what-if precision that changes nothing of an operator at a shape, in any direction."""
-    from rooflight.operators import registry
+    from rooflight.costs.operators import registry
 
     own = without_precision(device)
     if own is device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rooflight.operators.operator import PAIR, STEP
+from rooflight.costs.operators.operator import PAIR, STEP
 
 TIMES: Final[Mapping[tuple[str, ...], tuple[str, ...]]] = {PAIR: ("F_dur(us)", "B_dur(us)"), STEP: ("dur(us)",)}
 """Columns of times, by an operator's directions."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflight.operators.operator import Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
-from rooflight.operators.sizes import BATCH, HIDDEN, HIDDEN_WIDTH, LENGTH, ROWS, WIDTH
+from rooflight.costs.operators.operator import Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.costs.operators.sizes import BATCH, HIDDEN, HIDDEN_WIDTH, LENGTH, ROWS, WIDTH
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

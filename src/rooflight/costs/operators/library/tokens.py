@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rooflight.operators.operator import Prepared, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
-from rooflight.operators.sizes import (
+from rooflight.costs.operators.operator import Prepared, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.costs.operators.sizes import (
     ADD,
     BATCH,
     LAYER_SIZES,
@@ -20,8 +20,8 @@ from rooflight.operators.sizes import (
     WIDTH,
     Progression,
 )
-from rooflight.operators.tensor_parallel import GPT2_VOCABULARY, padded_vocabulary
-from rooflight.operators.tensors import integers, random
+from rooflight.costs.operators.tensor_parallel import GPT2_VOCABULARY, padded_vocabulary
+from rooflight.costs.operators.tensors import integers, random
 
 LOGITS = "float32"
 """GPT-NeoX turns logits into float32 before its parallel cross-entropy, whatever the precision."""

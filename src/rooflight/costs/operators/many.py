@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.lanes import Rows, over_lanes
-from rooflight.operators.operator import Operator, Shape
+from rooflight.costs.operators.operator import Operator, Shape
 from rooflight.records.signature import OpSignature
 
 Result = TypeVar("Result")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rooflight.operators.operator import Operator
+from rooflight.costs.operators.operator import Operator
 from rooflight.records.document import Document, Fields
 from rooflight.records.report import Report, table
 

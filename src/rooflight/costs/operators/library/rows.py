@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflight.operators.operator import STEP, Prepared, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
-from rooflight.operators.sizes import (
+from rooflight.costs.operators.operator import STEP, Prepared, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.costs.operators.sizes import (
     ADD,
     BATCH,
     ELEMENTS,
@@ -22,8 +22,8 @@ from rooflight.operators.sizes import (
     Size,
     Span,
 )
-from rooflight.operators.tensor_parallel import at_most, hidden
-from rooflight.operators.tensors import random
+from rooflight.costs.operators.tensor_parallel import at_most, hidden
+from rooflight.costs.operators.tensors import random
 from rooflight.records.signature import AttributeValue
 
 SCALAR = 0.625

@@ -9,12 +9,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from rooflight.operators.operator import STEP, Prepared, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ENCODERS, FLAG, HIDDEN, MUL, TENSOR_PARALLEL, Progression, Size, Span
-from rooflight.operators.tensor_parallel import at_most, hidden, padded_vocabulary
-from rooflight.operators.tensors import random
+from rooflight.costs.operators.operator import STEP, Prepared, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, tensor
+from rooflight.costs.operators.sizes import ENCODERS, FLAG, HIDDEN, MUL, TENSOR_PARALLEL, Progression, Size, Span
+from rooflight.costs.operators.tensor_parallel import at_most, hidden, padded_vocabulary
+from rooflight.costs.operators.tensors import random
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rooflight.operators.sizes import Size
+from rooflight.costs.operators.sizes import Size
 from rooflight.records.quantity import count_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec

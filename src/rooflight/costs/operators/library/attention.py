@@ -8,10 +8,10 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
-from rooflight.operators.operator import Prepared, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, in_place, map_one, map_two, tensor
-from rooflight.operators.sizes import (
+from rooflight.costs.operators.operator import Prepared, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, in_place, map_one, map_two, tensor
+from rooflight.costs.operators.sizes import (
     ADD,
     ATTENTION_SIZES,
     BATCH,
@@ -24,8 +24,8 @@ from rooflight.operators.sizes import (
     Size,
     Span,
 )
-from rooflight.operators.tensor_parallel import divides, heads
-from rooflight.operators.tensors import differentiable, random
+from rooflight.costs.operators.tensor_parallel import divides, heads
+from rooflight.costs.operators.tensors import differentiable, random
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from rooflight.costs.operators.operator import STEP, Prepared, RefusedError, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, tensor
+from rooflight.costs.operators.sizes import ELEMENTS
+from rooflight.costs.operators.tensors import random
 from rooflight.network.groups import RankGroup
-from rooflight.operators.operator import STEP, Prepared, RefusedError, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ELEMENTS
-from rooflight.operators.tensors import random
 from rooflight.records.quantity import count_of
 from rooflight.records.tensor import TensorSpec
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Any
 
-from rooflight.operators.operator import Prepared
+from rooflight.costs.operators.operator import Prepared
 from rooflight.records.tensor import TensorSpec
 
 _TILE = 65_521  # a prime: repeats do not line up with rows

@@ -11,9 +11,9 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
-from rooflight.operators.operator import PAIR, Operator, Prepared, Shape, Work
-from rooflight.operators.sizes import Size
-from rooflight.operators.tensors import differentiable, of_spec
+from rooflight.costs.operators.operator import PAIR, Operator, Prepared, Shape, Work
+from rooflight.costs.operators.sizes import Size
+from rooflight.costs.operators.tensors import differentiable, of_spec
 from rooflight.records.user_module import SUFFIX, load_module
 
 ENTRY_POINT_GROUP = "rooflight.operators"
@@ -119,7 +119,7 @@ def _load() -> None:
     global _loaded
     if _loaded:
         return
-    package = import_module("rooflight.operators.library")
+    package = import_module("rooflight.costs.operators.library")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
     for entry in entry_points(group=ENTRY_POINT_GROUP):
@@ -142,7 +142,9 @@ def operators_of(text: str) -> tuple[Operator, ...]:
         return (find(text),)
     registered = _operators_in(Path(file))
     if not registered:
-        raise ValueError(f"{file} registers no operator: decorate a class with rooflight.operators.registry.operator")
+        raise ValueError(
+            f"{file} registers no operator: decorate a class with rooflight.costs.operators.registry.operator"
+        )
     if file == text:
         return registered
     found = [operator for operator in registered if operator.name == name]

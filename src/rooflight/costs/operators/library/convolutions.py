@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rooflight.operators.operator import Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, tensor
-from rooflight.operators.sizes import ADD, BATCH, MUL, Progression, Size, Span
-from rooflight.operators.tensor_parallel import divides
+from rooflight.costs.operators.operator import Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, tensor
+from rooflight.costs.operators.sizes import ADD, BATCH, MUL, Progression, Size, Span
+from rooflight.costs.operators.tensor_parallel import divides
 from rooflight.records.signature import AttributeValue
 
 CHANNELS = Span(choices=(3, 16, 32, 64, 128, 256, 512))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from rooflight.operators import signatures
-from rooflight.operators.operator import STEP, Prepared, RefusedError, Shape, Work
-from rooflight.operators.registry import operator
-from rooflight.operators.signatures import call, map_one, map_two, mm, swapped, tensor
-from rooflight.operators.sizes import (
+from rooflight.costs.operators import signatures
+from rooflight.costs.operators.operator import STEP, Prepared, RefusedError, Shape, Work
+from rooflight.costs.operators.registry import operator
+from rooflight.costs.operators.signatures import call, map_one, map_two, mm, swapped, tensor
+from rooflight.costs.operators.sizes import (
     ADD,
     ATTENTION_BATCH,
     ATTENTION_SIZES,
@@ -28,8 +28,8 @@ from rooflight.operators.sizes import (
     Size,
     Span,
 )
-from rooflight.operators.tensor_parallel import divides, heads, hidden, multiples, padded_vocabulary
-from rooflight.operators.tensors import differentiable, of_spec, random
+from rooflight.costs.operators.tensor_parallel import divides, heads, hidden, multiples, padded_vocabulary
+from rooflight.costs.operators.tensors import differentiable, of_spec, random
 from rooflight.records.tensor import TensorSpec
 
 NARROW = "float8_e4m3fn"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rooflight.operators.operator import Shape
+from rooflight.costs.operators.operator import Shape
 
 GPT2_VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which GPT-NeoX pads."""
