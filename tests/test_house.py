@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import re
 import tomllib
@@ -108,6 +109,21 @@ def test_names_of_test_files_are_unique():
     """Pytest imports them by their last name: of two that share one, a run of all tests collects neither."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py")
     assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("benchmarks/**/*.py"), *ROOT.glob("examples/*.py")]), ids=lambda path: path.name
+)
+def test_what_scripts_import_of_the_package_is_there(path):
+    """Nothing else runs them in the tests."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "rooflight":
+            module = importlib.import_module(node.module)
+            missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
+            submodules = {
+                name.rpartition(".")[2] for name in map(module_name, SOURCES) if name.startswith(f"{node.module}.")
+            }
+            assert set(missing) <= submodules, (node.module, missing)
 
 
 def test_nothing_loaded_from_disk_is_executed():
