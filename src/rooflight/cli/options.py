@@ -89,6 +89,7 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+@functools.cache  # most verbs share a class or two
 def _parameters(kind: type) -> list[Parameter]:
     """A parameter for each option that a class declares."""
     found = []
