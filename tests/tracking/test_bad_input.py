@@ -21,7 +21,7 @@ from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.time import spans
 from rooflight.capture.time.marks import HostMarks
 from rooflight.reporting import console
-from rooflight.roofline import analysis
+from rooflight.roofline import costed
 from rooflight.tracking import loop, observer
 from rooflight.tracking.loop import Tracker
 
@@ -58,8 +58,8 @@ class Failing:
 SEAMS: dict[str, tuple[Any, str]] = {
     "structure_of": (observer, "structure_of"),
     "analyze": (observer, "analyze"),
-    "a cost formula": (analysis, "cost_of"),
-    "program bounds": (analysis, "program_bounds"),
+    "a cost formula": (costed, "cost_of"),
+    "program bounds": (costed, "program_bounds"),
     "scalars_of": (loop, "scalars_of"),
     "report_of_step": (loop, "report_of_step"),
     "printing": (console, "print_report"),
