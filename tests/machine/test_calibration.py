@@ -196,7 +196,7 @@ def test_calibrations_of_different_machines_are_not_mixed(measured):
 
 def test_nothing_measured_is_an_error(monkeypatch):
     monkeypatch.setattr(calibration.cpu, "probes", lambda quick: ())
-    monkeypatch.setattr(calibration, "_search", lambda *_, **__: {"launch": figure("launch", None)})
+    monkeypatch.setattr(calibration, "search", lambda *_, **__: {"launch": figure("launch", None)})
     with pytest.raises(RuntimeError, match="nothing could be measured on cpu: no such unit"):
         calibration.calibrate("cpu")
 

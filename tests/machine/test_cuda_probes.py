@@ -85,13 +85,13 @@ def test_without_cuda_every_probe_says_why(on_cpu):
 
 def test_kernels_are_complete_sources():
     for real in ("float", "double"):
-        flops, _ = cuda.multiply_add(real, unit_count=2)
+        flops = cuda.multiply_add(real, unit_count=2).work
         # 2 FLOPs * 16 chains * 4 steps * 512 rounds * 2 * 64 blocks * 256 threads
         assert flops == 2 * 16 * 4 * 512 * 2 * 64 * 256
     assert cuda._MULTIPLY_ADD.count("{") == cuda._MULTIPLY_ADD.count("}")
     assert cuda._READ.count("{") == cuda._READ.count("}")
     # 64 passes over 1 MiB
-    assert cuda.read_again(1 << 20, unit_count=2)[0] == 64 * (1 << 20)
+    assert cuda.read_again(1 << 20, unit_count=2).work == 64 * (1 << 20)
 
 
 def test_roofs_of_a_gpu(on_cpu):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.reporting.axis_scale import scale_of
+from rooflight.reporting.chart import scale_of
 
 
 def test_a_linear_scale_begins_at_zero_and_has_round_ticks():

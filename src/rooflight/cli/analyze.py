@@ -112,7 +112,6 @@ def analyze(
 def _check(
     measured: MeasureOptions, trace: TraceOptions, read_on: ReadOn, output: AnalyzeOutput, *, several: bool
 ) -> None:
-    """Raise ValueError for options that have no effect on several targets, or on one."""
     if several:
         if output.save is not None:
             raise ValueError("--save: a file has one session, and each rank has its own: save them one by one")
@@ -127,8 +126,6 @@ def _check(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What is to be analysed and how."""
-
     targets: list[str]
     run: RunOptions
     device: DeviceOptions

@@ -109,7 +109,6 @@ def _benchmark(matrix: Matrix, where: PartitionOptions, outputs: Outputs) -> Non
 
 
 def _plan(matrix: Matrix, executor: str) -> str:
-    """How many programs are about to run, each for how long at most, and what runs fewer iterations."""
     from rooflight.compiling.bench.benchmark import programs_of
     from rooflight.records.quantity import count_of
 

@@ -20,9 +20,8 @@ from rooflight.records.visible import visible
 DONE, RUN_FAILED, USER_MISTAKE, INTERRUPTED, PIPE_CLOSED = 0, 1, 2, 130, 141
 """The last is what a shell shows for a program that SIGPIPE ended, as it ends ``cat`` and ``ls``: 128 + 13."""
 
-_UsageError: Final[type] = typer.BadParameter.__mro__[
-    1
-]  # typer has a click of its own, and exports no other name for it
+# typer has a click of its own, and exports no other name for it
+_UsageError: Final[type] = typer.BadParameter.__mro__[1]
 _WRONG_PATH: Final = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
@@ -50,7 +49,7 @@ def ended(run: Callable[[], int | None], *, debug: bool) -> int:
         if isinstance(stop, BrokenPipeError) and _reader_left():
             _flush_or_discard()
             return PIPE_CLOSED
-        code, text = _told(stop)
+        code, text = _ending(stop)
         if debug and code != INTERRUPTED:
             traceback.print_exception(stop)
         tell(text)
@@ -81,8 +80,7 @@ def _finished(run: Callable[[], int | None]) -> int:
     return code
 
 
-def _told(stop: BaseException) -> tuple[int, str]:
-    """The exit code and the line for the exception that ended a run."""
+def _ending(stop: BaseException) -> tuple[int, str]:
     text = " ".join(str(stop).split()) or type(stop).__name__
     code = USER_MISTAKE
     if isinstance(stop, Interrupted | KeyboardInterrupt | typer.Abort):
@@ -107,7 +105,6 @@ def _told(stop: BaseException) -> tuple[int, str]:
 
 
 def _usage(error: BaseException) -> str:
-    """typer's message in one line, with the help command that explains it."""
     text = " ".join(error.format_message().split()).removesuffix(".")  # type: ignore[attr-defined]
     text = text.replace("Value error, ", "")
     named_like_options = [word for word in sys.argv[1:] if word.startswith("-") and Path(word).exists()]
@@ -118,7 +115,6 @@ def _usage(error: BaseException) -> str:
 
 
 def _reader_left() -> bool:
-    """Whether the reader of standard output has closed it."""
     try:
         poll = select.poll()
         poll.register(sys.stdout.fileno(), 0)  # POLLERR and POLLHUP are always reported

@@ -69,15 +69,10 @@ def fit(
 def _learned(
     data: list[Path], device: str | None, models: FitOptions, progress: Callable[[str], None]
 ) -> Callable[[], Report]:
-    """What writes the models that were learned, and returns their report."""
     from rooflight.front.measured import find_measured, read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
-    from rooflight.prediction.fit.refusals import (
-        refuse_impossible,
-        refuse_two_devices,
-        refuse_two_groups,
-    )
+    from rooflight.prediction.fit.refusals import refuse_impossible, refuse_two_devices, refuse_two_groups
     from rooflight.prediction.fit.rows import shown_by_ops, together
     from rooflight.prediction.fit.tables import report_of
     from rooflight.prediction.lint.findings import lint_ops

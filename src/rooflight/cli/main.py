@@ -94,7 +94,6 @@ def _run() -> int | None:
 
 
 def _versions() -> str:
-    """One line, for a report of an error; nothing is imported for it."""
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
     from platform import python_version

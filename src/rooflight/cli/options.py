@@ -91,7 +91,6 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
 @functools.cache  # most verbs share a class or two
 def _parameters(kind: type) -> list[Parameter]:
-    """A parameter for each option that a class declares."""
     found = []
     defaults = {field.name: field.default for field in fields(kind)}
     for name, hint in get_type_hints(kind, include_extras=True).items():

@@ -104,7 +104,6 @@ def _shape(context: typer.Context, operator: Operator) -> dict[str, int]:
 
 
 def _nearest(name: str, context: typer.Context, operator: Operator) -> str:
-    """The parameter of the operator, or the option of the verb, that a user may have meant by ``name``."""
     options = [option[2:] for parameter in context.command.params for option in parameter.opts if option[:2] == "--"]
     close = get_close_matches(name[2:], [*operator.parameters, *options], n=2)
     if close:

@@ -98,17 +98,17 @@ def sample(
         _write_configs(names, asked.out)
         return
     asked = _request(context, asked, names)
+    part = arguments_of(context, executor="local", submit=False, parts=1, part=1, device_num=None)
     if where.executor == "slurm":
-        _slurm(asked, where.submit, _arguments_of_part(context))
+        _slurm(asked, where.submit, part)
         return
     data = asked.out / "sampling_data"
     remains = f"finished rows are kept in {data}, and the same command continues from there"
     with spinner() as progress, interrupted(remains):
-        _sample(asked, where, _arguments_of_part(context), progress)
+        _sample(asked, where, part, progress)
 
 
 def _request(context: typer.Context, asked: SampleOptions, names: list[str]) -> SampleOptions:
-    """The request with its operators and sweep. Raises ValueError for options that contradict each other."""
     given = on_command_line(context, "sweep")
     sweep = asked.sweep
     if names and not given:
@@ -129,12 +129,12 @@ def _request(context: typer.Context, asked: SampleOptions, names: list[str]) -> 
 
 
 def _sample(asked: SampleOptions, where: SampleExecutor, arguments: list[str], progress: Callable[[str], None]) -> None:
-    from rooflight.sampling.launch import run_on_all, spread_over_gpus, visible_gpus
+    from rooflight.sampling.launch import gpus_to_spread_over, run_on_all
     from rooflight.sampling.store import calibration_of
 
     local = where.executor == "local"
-    if local and spread_over_gpus(asked):
-        run_on_all(arguments, gpus=visible_gpus(), parts=asked.parts, part=asked.part, progress=progress)
+    if local and (gpus := gpus_to_spread_over(asked)) > 1:
+        run_on_all(arguments, gpus=gpus, parts=asked.parts, part=asked.part, progress=progress)
         return
     for line in _run(asked, where, progress):
         typer.echo(visible(line))
@@ -144,7 +144,6 @@ def _sample(asked: SampleOptions, where: SampleExecutor, arguments: list[str], p
 
 
 def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleExecutor) -> None:
-    """Raise ValueError for options that have no effect together with the others."""
     every = set(context.params)
     if asked.list_:
         refuse(context, every - {"list_", "operators", *OUTPUTS}, "--list samples nothing")
@@ -159,13 +158,7 @@ def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleEx
         refuse(context, ("device_num",), "a cluster chooses its GPUs itself")
 
 
-def _arguments_of_part(context: typer.Context) -> list[str]:
-    """Arguments of a process that runs a part of this command on this machine, but for its part and device."""
-    return arguments_of(context, executor="local", submit=False, parts=1, part=1, device_num=None)
-
-
 def _run(asked: SampleOptions, where: SampleExecutor, progress: Callable[[str], None]) -> Iterator[str]:
-    """Run the request; yields a line for each thing that was done or written."""
     from rooflight.sampling import launch, ray_sweep
     from rooflight.sampling.tasks import tasks as tasks_of
 
@@ -187,11 +180,14 @@ def _views(asked: SampleOptions) -> Callable[[Operator, str], Views] | None:
     """What the models that rows will be added to answer of shapes here; None where they cannot tell."""
     if asked.sweep != "smart" or asked.config is not None:
         return None
-    from rooflight.front.views import views_here
+    from rooflight.front.device import known_here
     from rooflight.prediction.fit.base import SHIPPED_NAME, base_of
     from rooflight.prediction.predictor import Predictor
 
-    return views_here(Predictor.load(base_of(asked.on or SHIPPED_NAME)), asked.kind, asked.threads)
+    predictor, device = Predictor.load(base_of(asked.on or SHIPPED_NAME)), known_here(asked.kind, asked.threads)
+    if device is None:
+        return None
+    return lambda operator, dtype: lambda shapes: predictor.views(operator, shapes, dtype, device)
 
 
 def _ask(task: Task, yes: bool) -> None:

@@ -153,7 +153,6 @@ def _spec(device: _Device) -> DeviceSpec:
 
 
 def _refuse_more_than_roofs(device: _Device) -> None:
-    """Raises ValueError for what is said to be reached without a roof, or beyond it."""
     if (reached := device.reached) is None:
         return
     if reached.bandwidth_gb_per_s and reached.bandwidth_gb_per_s > (device.memory.bandwidth_gb_per_s or 0):

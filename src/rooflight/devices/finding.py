@@ -27,13 +27,13 @@ def get(name: str) -> DeviceSpec:
         raise ValueError(f'"{name}" means this machine: pass rooflight.current_device("{kind}"), or name a device')
     from rooflight.devices.calibrations import device_of, saved  # msgspec takes its time
 
-    kept = saved()
-    called = [device_of(calibration) for calibration in kept if same_name(calibration.device_name, name)]
+    calibrated = saved()
+    called = [device_of(calibration) for calibration in calibrated if same_name(calibration.device_name, name)]
     outside = [device for device in called if device.datasheet is None]
     if outside:
         return max(outside, key=lambda device: device.threads or 0)  # the first of several: the newest
     found = catalog.datasheet(name)
-    for calibration in kept:
+    for calibration in calibrated:
         if calibration.kind == found.kind and _is_of(found, calibration.device_name):
             return found.with_calibration(calibration.roofs)
     return found

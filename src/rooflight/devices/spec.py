@@ -262,8 +262,7 @@ class DeviceSpec:
     @property
     def dram_capacity_bytes(self) -> int | None:
         """Size of main memory: as measured, otherwise as on the datasheet."""
-        memory = self.memory
-        return memory[-1].capacity_bytes if memory else None
+        return self.memory[-1].capacity_bytes if self.memory else None
 
     @property
     def link_bytes_per_s(self) -> float | None:

@@ -162,7 +162,9 @@ def _figures(spec: DeviceSpec) -> Iterator[Figure]:
         key = "memory.bandwidth_gb_per_s" if is_main else f"cache_gb_per_s.{name}"
         yield figure(f"{name} bandwidth", "B/s", key, bandwidth, here.bytes_per_s if here else None)
 
-    with_matrix, with_vector = _listed(spec)
+    sources = [roofs for roofs in (spec.datasheet, spec.calibrated) if roofs is not None]
+    with_matrix = {precision for roofs in sources for precision in roofs.matrix_flops_per_s}
+    with_vector = {precision for roofs in sources for precision in roofs.vector_flops_per_s}
     for precision in PRECISIONS:
         used = spec.computed_as(precision)
         on_vector_units = used not in with_matrix and spec.matrix_peak(used) is not None
@@ -189,14 +191,6 @@ def _figures(spec: DeviceSpec) -> Iterator[Figure]:
     yield figure("design power", "W", "tdp_w", spec.tdp_w)
     if spec.least_kernel_s is not None:
         yield figure("shortest kernel", "s", "least_kernel_us", spec.least_kernel_s)
-
-
-def _listed(spec: DeviceSpec) -> tuple[set[str], set[str]]:
-    """The precisions for which the device's own matrix and vector peaks are known."""
-    sources = [roofs for roofs in (spec.datasheet, spec.calibrated) if roofs is not None]
-    matrix = (roofs.matrix_flops_per_s for roofs in sources)
-    vector = (roofs.vector_flops_per_s for roofs in sources)
-    return set().union(*matrix), set().union(*vector)
 
 
 def _cache(spec: DeviceSpec, name: str) -> MemoryLevel | None:

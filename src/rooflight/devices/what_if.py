@@ -29,12 +29,6 @@ class WhatIf:
         if self.clock_hz is not None:
             _check_clock(self.clock_hz, f"a clock of {self.clock_hz!r}")
 
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as they are typed."""
-        options = {"--precision": self.precision, "--clock": self.clock_hz}
-        return [name for name, value in options.items() if value is not None]
-
     def of(self, device: DeviceSpec) -> DeviceSpec:
         """The device with these roofs, under a name that has them: ``"A100-SXM4-80GB at 1.1 GHz"``.
 

@@ -119,9 +119,9 @@ def current_device(
     from rooflight.machine.hardware import cuda_name, kind_here
 
     kind = kind or kind_here()
-    kept = calibrations.load(fingerprint(kind, threads))
-    if kept is not None:
-        return calibrations.device_of(kept)
+    calibrated = _calibrated(fingerprint(kind, threads))
+    if calibrated is not None:
+        return calibrated
     if (
         kind == "cpu"
         and torch_threads() is None
@@ -136,6 +136,24 @@ def current_device(
             raise
         _warn(f"not calibrated ({error}); bounds are those of: {known.roofs_used}")
         return known
+
+
+def known_here(kind: str, threads: int | None) -> DeviceSpec | None:
+    """The GPU or CPU at hand where its bounds are known: calibrated earlier, or a GPU of the catalog."""
+    from rooflight.machine.environment import fingerprint
+    from rooflight.machine.hardware import cuda_name
+
+    calibrated = _calibrated(fingerprint(kind, threads))
+    printed = cuda_name() if kind == "cuda" else None
+    try:
+        return devices.get(printed) if calibrated is None and printed is not None else calibrated
+    except ValueError:
+        return None
+
+
+def _calibrated(fingerprint: str) -> DeviceSpec | None:
+    found = calibrations.load(fingerprint)
+    return None if found is None else calibrations.device_of(found)
 
 
 def calibrate(kind: str | None = None, *, threads: int | None = None, progress: Progress = log_progress) -> DeviceSpec:
@@ -154,12 +172,12 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
     from rooflight.machine.hardware import kind_here
 
     place = _checked(kind or kind_here())
-    said = _Announcer(_what(place, threads), progress)
-    said.announce(f"{said.what}, about {_TAKES_S[place]} s, once: its roofs are kept for later runs")
-    measured = calibration.calibrate(place, said.done, threads=threads)
+    announcer = _Announcer(_what(place, threads), progress)
+    announcer.announce(f"{announcer.what}, about {_TAKES_S[place]} s, once: its roofs are kept for later runs")
+    measured = calibration.calibrate(place, announcer.done, threads=threads)
     if calibration.busy_share(measured) >= BUSY_SHARE:  # too low a roof is a bound that real ops beat
-        said.announce(f"{said.what} once more: other programs are running")
-        measured = calibration.raised(calibration.calibrate(place, said.done, threads=threads), measured)
+        announcer.announce(f"{announcer.what} once more: other programs are running")
+        measured = calibration.raised(calibration.calibrate(place, announcer.done, threads=threads), measured)
         if calibration.busy_share(measured) >= BUSY_SHARE:
             _warn("these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet")
     measured = calibration.best_known(measured)
@@ -219,9 +237,9 @@ def place_of(device: DeviceSpec) -> str | None:
 def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
     environment = session.environment
     mark = environment.get("fingerprint", "")
-    kept = calibrations.load(mark) if mark else None
-    if kept is not None:
-        return calibrations.device_of(kept)
+    calibrated = _calibrated(mark) if mark else None
+    if calibrated is not None:
+        return calibrated
     if environment.get("device_kind") == "cuda":
         return devices.get(environment.get("gpu", "unknown GPU"))
     from rooflight.machine.environment import fingerprint

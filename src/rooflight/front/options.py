@@ -14,14 +14,19 @@ if TYPE_CHECKING:
     from rooflight.roofline.host import Host
 
 
-def given(options: object) -> list[str]:
-    """The options of a class that were given, as they are typed."""
-    set_fields = (field.name for field in fields(options) if getattr(options, field.name) not in (None, False))  # type: ignore[arg-type]
-    return [f"--{name.replace('_', '-')}" for name in set_fields]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusable:
+    """Options that some targets do not take."""
+
+    def refuse(self, why: str) -> None:
+        """Raise ValueError if any is given, saying why it cannot be."""
+        names = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+        if names:
+            raise ValueError(", ".join(f"--{name.replace('_', '-')}" for name in names) + f": {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(Refusable):
     """How a preset or config is to run; None leaves the choice to its defaults."""
 
     panel: ClassVar = "Step"
@@ -33,16 +38,6 @@ class RunOptions:
     ] = None
     optimizer: Annotated[str | None, Option("adamw, adamw-fused, sgd or none. [default: adamw]", "NAME")] = None
     small: Annotated[bool, Option("The preset's architecture in a size for a laptop.")] = False
-
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as they are typed."""
-        return given(self)
-
-    def refuse(self, why: str) -> None:
-        """Raise ValueError if any is given, saying why it cannot be: what was recorded once cannot run otherwise."""
-        if self.given:
-            raise ValueError(f"{', '.join(self.given)}: {why}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +121,7 @@ class PredictionOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TraceOptions:
+class TraceOptions(Refusable):
     """What is read beside a trace. ``capture``: the trace of the capture of the graphs that were replayed; ``model``:
     the config of the model that a serving engine ran, or a preset; ``execution_trace``: what torch's
     ExecutionTraceObserver wrote of the same run.
@@ -144,17 +139,9 @@ class TraceOptions:
         Path | None, Option("Execution trace of the same run, as ExecutionTraceObserver writes it.", "FILE")
     ] = None
 
-    @property
-    def given(self) -> list[str]:
-        """The options that were given, as they are typed."""
-        return given(self)
-
-    def refuse(self, target: str) -> None:
+    def refuse_for(self, target: str) -> None:
         """Raise ValueError if any is given with a target that is no trace."""
-        if self.given:
-            raise ValueError(
-                f"{', '.join(self.given)}: no effect on {target}: only a trace of torch's profiler takes such options"
-            )
+        self.refuse(f"no effect on {target}: only a trace of torch's profiler takes such options")
 
 
 PLAIN: Final = TraceOptions()

@@ -93,7 +93,6 @@ def read_ranks(targets: Sequence[str], model: str | None, on: ReadOn, progress: 
 
 
 def _facts(file: RankFile, run: str) -> Mapping[str, str]:
-    """The rank where its name tells it, and one name for all ranks of a run."""
     numbers = {"rank": file.rank, "world_size": file.world_size}
     return {**{key: str(number) for key, number in numbers.items() if number is not None}, "target": run}
 
@@ -176,7 +175,6 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _ask(process: subprocess.Popen[bytes], asked: Asked, tell: Callable[[float], None]) -> None:
-    """Have a trace read. Raises ValueError for what is wrong with it, RuntimeError if the process died."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -198,14 +196,10 @@ def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, prog
     """A task per trace. Nodes must see the files under the same names."""
     from rooflight.sampling.executor.ray import Task, answers, connect
 
+    paths = [str(file.path.resolve()) for file in files]
     tasks = iter(
-        Task(
-            function=read_as_bytes,
-            arguments=(str(file.path.resolve()), model),
-            retries=_RETRIES,
-            about=number,
-        )
-        for number, file in enumerate(files)
+        Task(function=read_as_bytes, arguments=(path, model), retries=_RETRIES, about=number)
+        for number, path in enumerate(paths)
     )
     found: dict[int, Session] = {}
     progress(f"reading {len(files)} traces as tasks")

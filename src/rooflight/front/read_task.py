@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-_TOLD_S: Final = 2.0
+_PERIOD_S: Final = 2.0
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,12 +50,12 @@ def main() -> None:
 def _answer(asked: Asked, tell: Callable[[Answer], None]) -> Answer:
     from rooflight.traces.session import read_trace
 
-    told = time.monotonic()
+    last_s = time.monotonic()
 
     def progress(done: int, size: int) -> None:
-        nonlocal told
-        if time.monotonic() - told > _TOLD_S and size:
-            told = time.monotonic()
+        nonlocal last_s
+        if time.monotonic() - last_s > _PERIOD_S and size:
+            last_s = time.monotonic()
             tell(Answer(share=min(done / size, 1.0)))
 
     try:

@@ -49,7 +49,7 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
             execution_trace=options.execution_trace,
             progress=reading(file, progress),
         )
-    options.refuse(path)
+    options.refuse_for(path)
     source = _source_of(file.suffix) if file.is_file() else None
     if source is None:
         return load(file)
@@ -61,13 +61,13 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
 
 def reading(file: Path, progress: Progress) -> Callable[[int, int], None]:
     """Says what percentage of a trace was read, each once, and then that its ops are worked out."""
-    said = -1
+    last = -1
 
     def read(done: int, size: int) -> None:
-        nonlocal said
+        nonlocal last
         percentage = 100 * done // size if size else 100
-        if percentage != said:
-            said = percentage
+        if percentage != last:
+            last = percentage
             progress(
                 f"reading {file.name}: {percentage} %" if percentage < 100 else f"working out the ops of {file.name}"
             )

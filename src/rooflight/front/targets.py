@@ -61,7 +61,7 @@ def analyze_target(
         if measured is not None:
             raise ValueError(f"--{'' if measured else 'no-'}measure: no effect on {target}: a {what} cannot run again")
         return analyze_file(target, device, what_if=what_if, options=trace, progress=progress), []
-    trace.refuse(target)
+    trace.refuse_for(target)
     from rooflight.workloads.errors import TargetError
     from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, no_inputs, require_libraries
 
@@ -77,11 +77,13 @@ def analyze_target(
     place = kind_here() if device is None else device.lower() if known is None else place_of(known)
     runs = place is not None and measured is not False
     if isinstance(kind, UserFunction):
-        _check_function(target, options)
+        options.refuse(f"no effect on {target}: set it inside the function")
         spec = known or find_what_if(device, what_if, progress=progress)
         seen = _observe_function(target, inputs, runs, progress)
     else:
-        as_here = options if isinstance(kind, ProblemFile) else _on(place, options)
+        as_here = options
+        if place == "cpu" and not options.dtype and not isinstance(kind, ProblemFile):
+            as_here = replace(options, dtype="float32")  # a CPU is not made for bfloat16
         # what cannot be shows while the step is recorded without hardware, before half a minute of calibrating
         seen = record_without_hardware(target, as_here, progress)
         spec = known or find_what_if(device, what_if, progress=progress)
@@ -93,16 +95,6 @@ def analyze_target(
     about = {"target": seen.step.description, "model_class": seen.step.model_class}
     environment = {**seen.session.environment, **{name: text for name, text in about.items() if text}}
     return analyze(replace(seen.session, environment=environment), spec, target=seen.step.description), notes
-
-
-def _check_function(target: str, options: RunOptions) -> None:
-    """Raise ValueError for options, none of which a user's function takes."""
-    options.refuse(f"no effect on {target}: set it inside the function")
-
-
-def _on(place: str | None, options: RunOptions) -> RunOptions:
-    """The options as they are on a place: a CPU is not made for bfloat16."""
-    return replace(options, dtype=options.dtype or ("float32" if place == "cpu" else None))
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
@@ -172,7 +164,6 @@ def record_without_hardware(target: str, options: RunOptions, progress: Progress
 
 
 def _on_cpu(on_meta: Step, why: str, target: str, options: RunOptions) -> Step:
-    """The same step with memory. Raises ValueError where the model would not fit."""
     from rooflight.machine.hardware import free_memory_bytes
 
     assert on_meta.model is not None

@@ -14,7 +14,7 @@ from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import cpu, cuda, environment
 from rooflight.machine.cpu_load import Bystander
 from rooflight.machine.hardware import data_caches, kind_here, memory_bytes, usable_cores
-from rooflight.machine.probes import Figure, Probe, Progress, search
+from rooflight.machine.probes import Figure, Progress, search
 from rooflight.machine.timing import Clock, CudaEvents, SteadyClock
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
@@ -53,7 +53,6 @@ def calibrate(
 
 @contextmanager
 def _on_threads(kind: DeviceKind, threads: int | None) -> Iterator[None]:
-    """Run torch on that many threads while the context is open."""
     import torch
 
     if threads is None:
@@ -79,7 +78,9 @@ def _calibrate(kind: DeviceKind, progress: Progress | None, *, quick: bool, cloc
             cuda.warm_up()
         probes = cuda.probes(quick=quick) if kind == "cuda" else cpu.probes(quick=quick)
         bystander = Bystander()
-        figures = _search(probes, kind, clock=clock, quick=quick, progress=progress)
+        clock = clock or (CudaEvents() if kind == "cuda" else SteadyClock())
+        budget_s = _QUICK_BUDGET_S if quick else _BUDGET_S[kind]
+        figures = search(probes, clock=clock, budget_s=budget_s, progress=progress)
         others = bystander.others()
     if all(figure.rate is None for figure in figures.values()):
         raise RuntimeError(f"nothing could be measured on {kind}: {next(iter(figures.values())).reason}")
@@ -138,14 +139,6 @@ def best_known(measured: Calibration) -> Calibration:
 def busy_share(measured: Calibration) -> float:
     """The share of the CPU, of 1, that other programs took while a calibration ran."""
     return int(measured.environment.get(BUSY, "0 %").removesuffix("%")) / 100
-
-
-def _search(
-    probes: tuple[Probe, ...], kind: DeviceKind, *, clock: Clock | None, quick: bool, progress: Progress | None
-) -> dict[str, Figure]:
-    clock = clock or (CudaEvents() if kind == "cuda" else SteadyClock())
-    budget_s = _QUICK_BUDGET_S if quick else _BUDGET_S[kind]
-    return search(probes, clock=clock, budget_s=budget_s, progress=progress)
 
 
 def _cpu_roofs(figures: Mapping[str, Figure], source: str) -> Roofs:

@@ -77,8 +77,6 @@ def _emulated(dtype: str) -> bool:
 
 
 def _square(dtype: str, name: str, side: int) -> Trial:
-    """A product of two square matrices by ``mm``, ``addmm`` or ``linear``; the last two add a row as well."""
-
     def prepare() -> Run:
         import torch
         from torch.nn.functional import linear

@@ -66,10 +66,8 @@ template <typename T> T multiply_add(T x, T scale, T shift) {
 """
 
 
-def multiply_add(real: str, unit_count: int) -> tuple[float, Callable[[], Run]]:
-    """FLOPs per call, and the function that prepares it: many threads per multiprocessor, each with 16 chains of
-    ``real``.
-    """
+def multiply_add(real: str, unit_count: int) -> Trial:
+    """Many threads per multiprocessor, each with 16 chains of ``real``."""
     blocks = unit_count * _BLOCKS_PER_UNIT
     flops = 2.0 * _CHAINS * _STEPS * _ROUNDS * blocks * _BLOCK
 
@@ -83,15 +81,12 @@ def multiply_add(real: str, unit_count: int) -> tuple[float, Callable[[], Run]]:
         data[0], data[1] = 0.999, 0.001  # chains tend to 1: neither overflow nor denormals
         return lambda: kernel(grid=(blocks, 1, 1), block=(_BLOCK, 1, 1), args=[data, _ROUNDS])
 
-    return flops, prepare
+    return Trial(pattern="multiply-add kernel", work=flops, prepare=prepare)
 
 
-def multiply_add_by_jiterator(dtype: str) -> tuple[float, Callable[[], Run]]:
-    """The same, compiled by torch's own just-in-time compiler, for machines without the headers that ``multiply_add``
-    needs.
-    """
+def multiply_add_by_jiterator(dtype: str) -> Trial:
+    """By torch's own just-in-time compiler, for machines without the headers that ``multiply_add`` needs."""
     count, steps = 1 << 21, 512
-    flops = 2.0 * 8 * steps * count
 
     def prepare() -> Run:
         import torch
@@ -101,12 +96,12 @@ def multiply_add_by_jiterator(dtype: str) -> tuple[float, Callable[[], Run]]:
         numbers = torch.rand(count, dtype=getattr(torch, dtype), device="cuda")
         return lambda: chain(numbers)
 
-    return flops, prepare
+    return Trial(pattern="multiply-add by jiterator", work=2.0 * 8 * steps * count, prepare=prepare)
 
 
-def read_again(set_bytes: int, unit_count: int, repeats: int = 64) -> tuple[float, Callable[[], Run]]:
-    """Bytes per call, and what prepares it: ``repeats`` passes over ``set_bytes`` by all multiprocessors."""
-    count = set_bytes // 16
+def read_again(set_bytes: int, unit_count: int) -> Trial:
+    """Passes over ``set_bytes`` by all multiprocessors."""
+    count, repeats = set_bytes // 16, 64
 
     def prepare() -> Run:
         import torch
@@ -117,7 +112,8 @@ def read_again(set_bytes: int, unit_count: int, repeats: int = 64) -> tuple[floa
         grid = (unit_count * (2048 // _BLOCK), 1, 1)
         return lambda: kernel(grid=grid, block=(_BLOCK, 1, 1), args=[data, out, count, repeats])
 
-    return 16.0 * count * repeats, prepare
+    pattern = f"read kernel on {set_bytes >> 10} KiB"
+    return Trial(pattern=pattern, work=16.0 * count * repeats, prepare=prepare)
 
 
 @functools.cache
@@ -221,20 +217,14 @@ def _product(precision: str, m: int, n: int, k: int) -> Trial:
 
 
 def _multiply_adds(real: str, dtype: str, units: int) -> tuple[Trial, ...]:
-    flops, prepare = multiply_add(real, units)
-    jit_flops, jit_prepare = multiply_add_by_jiterator(dtype)
-    return (
-        Trial(pattern="multiply-add kernel", work=flops, prepare=prepare),
-        Trial(pattern="multiply-add by jiterator", work=jit_flops, prepare=jit_prepare),
-    )
+    return multiply_add(real, units), multiply_add_by_jiterator(dtype)
 
 
 def _l2_trials(l2_bytes: int, units: int) -> tuple[Trial, ...]:
     """Working sets of a quarter and a half of L2, passed over many times by one kernel or one graph."""
     trials: list[Trial] = []
     for set_bytes in (l2_bytes // 4, l2_bytes // 2):
-        work, prepare = read_again(set_bytes, units)
-        trials.append(Trial(pattern=f"read kernel on {set_bytes >> 10} KiB", work=work, prepare=prepare))
+        trials.append(read_again(set_bytes, units))
         trials += _streams(set_bytes, repeats=50, label=f"{set_bytes >> 10} KiB")
     return tuple(trials)
 

@@ -8,7 +8,6 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from rooflight.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
@@ -116,12 +115,16 @@ def driver_version() -> str | None:
         return Path("/sys/module/nvidia/version").read_text().strip()
     except OSError:
         pass
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return next(iter(nvidia_smi("driver_version").split()), None)
+
+
+def nvidia_smi(query: str, *words: str) -> str:
+    """What nvidia-smi answers to a query of GPUs, as CSV without a head; empty where it cannot."""
+    command = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", *words]
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.split()
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return None
-    return answer[0] if answer else None
+        return ""
 
 
 def _torch_facts() -> dict[str, str]:
@@ -133,7 +136,7 @@ def _torch_facts() -> dict[str, str]:
         "torch": str(torch.__version__),
         "torch_threads": str(torch.get_num_threads()),
         "cpu_capability": str(torch.backends.cpu.get_cpu_capability()),
-        "float32_matmul_precision": _setting(torch.get_float32_matmul_precision),
+        "float32_matmul_precision": _matmul_precision(),
         **{float32_fact(library): _float32_setting(library) for library in FLOAT32_DEFAULTS},
     }
     if threads := os.environ.get("OMP_NUM_THREADS"):
@@ -163,17 +166,18 @@ def _cuda_in_use() -> bool:
 
 
 def _float32_setting(library: str) -> str:
-    """``ieee``, ``tf32`` or ``bf16``, in whichever way the program set it."""
     import torch
 
     found = str(functools.reduce(getattr, library.split("."), torch.backends).fp32_precision)
     return "ieee" if found == "none" else found
 
 
-def _setting(read: Callable[[], object]) -> str:
+def _matmul_precision() -> str:
+    import torch
+
     # torch refuses to read the old switch once a program has used the new ones
     try:
-        return str(read())
+        return str(torch.get_float32_matmul_precision())
     except RuntimeError:
         return "set through fp32_precision"
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rooflight.devices.calibrations import DeviceKind
 
-
 _CPUS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -53,7 +52,8 @@ def data_caches(cores: tuple[int, ...] | None = None, *, root: Path = _CPUS) -> 
                     (index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
                 )
                 if kind != "Instruction":
-                    instances.setdefault(int(level), {})[sharers] = _bytes(size)
+                    unit = _UNITS.get(size[-1:], 1)
+                    instances.setdefault(int(level), {})[sharers] = int(size.rstrip("KMG")) * unit
             except (OSError, ValueError):
                 continue  # virtual machines hide single fields: the other levels are listed all the same
     return tuple(
@@ -75,12 +75,6 @@ def memory_bytes() -> int | None:
     except (OSError, ValueError):  # absent outside containers, "max" where there is no limit
         return total
     return min(total, limit)
-
-
-def _bytes(text: str) -> int:
-    if text and text[-1] in _UNITS:
-        return int(text[:-1]) * _UNITS[text[-1]]
-    return int(text)
 
 
 def cuda_name() -> str | None:

@@ -86,8 +86,6 @@ def streams() -> tuple[Stream, ...]:
 
 @dataclass(slots=True, kw_only=True)
 class _Standing:
-    """A trial in the competition: its samples so far, or its error."""
-
     trial: Trial
     samples_s: list[float] = field(default_factory=list)
     error: str = ""

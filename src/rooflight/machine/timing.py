@@ -59,8 +59,8 @@ class CudaEvents:
         start, end = event(enable_timing=True), event(enable_timing=True)
         if self._flush is not None:
             self._flush()
-        if self._spin_cycles:
-            _spin(self._spin_cycles)
+        if self._spin_cycles and hasattr(torch.cuda, "_sleep"):
+            torch.cuda._sleep(self._spin_cycles)
         start.record()
         run()
         end.record()
@@ -158,16 +158,7 @@ def cold_cache(l2_bytes: int) -> Callable[[], object]:
     """
     import torch
 
-    scratch = torch.zeros(max(4 * l2_bytes, 1 << 28) // 4, device="cuda")
-    return scratch.sum
-
-
-def _spin(cycles: int) -> None:
-    import torch
-
-    spin: Any = getattr(torch.cuda, "_sleep", None)
-    if spin is not None:
-        spin(cycles)
+    return torch.zeros(max(4 * l2_bytes, 1 << 28) // 4, device="cuda").sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,7 +138,6 @@ def _hop_s(topology: Topology) -> Number:
 
 
 def _least_share(kind: CollectiveKind, ranks: Number, *, adds: bool) -> Number:
-    """What a rank must send as a share of S, whatever the algorithm."""
     share = sent_share(kind, ranks)
     return np.minimum(share, 1.0) if kind is CollectiveKind.ALL_REDUCE and adds else share
 

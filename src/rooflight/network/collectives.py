@@ -137,7 +137,6 @@ def bytes_sent(kind: CollectiveKind, payload_bytes: int, ranks: int) -> int:
 
 
 def _parts_sent(kind: CollectiveKind, ranks: Any) -> Any:
-    """How many of the n parts of S a rank sends."""
     if kind in _SENDS_NOTHING:
         return 0
     if kind in _PARTS:

@@ -3,14 +3,62 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil, floor, log10
 from typing import Final
 from xml.etree.ElementTree import Element
 
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Axis, Line, Mark, Series
-from rooflight.reporting.axis_scale import AxisScale, scale_of
 from rooflight.reporting.markup import element
+
+_MOST_TICKS: Final = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisScale:
+    """Maps values from ``low`` to ``high`` to pixels from ``start`` to ``end`` (which may be the smaller one)."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def at(self, value: float) -> float:
+        """The pixel of a value."""
+        low, high = (log10(self.low), log10(self.high)) if self.logarithmic else (self.low, self.high)
+        place = log10(value) if self.logarithmic else value
+        return self.start + (place - low) / (high - low) * (self.end - self.start)
+
+    @property
+    def ticks(self) -> tuple[float, ...]:
+        """Round values within the scale: powers of ten, or multiples of 1, 2 or 5 times one."""
+        if self.logarithmic:
+            first, last = ceil(log10(self.low) - 1e-9), floor(log10(self.high) + 1e-9)
+            step = max(1, ceil((last - first + 1) / _MOST_TICKS))
+            return tuple(10.0**power for power in range(first, last + 1, step))
+        unit = 10.0 ** floor(log10((self.high - self.low) / _MOST_TICKS))
+        step_size = next(
+            factor * unit for factor in (1, 2, 5, 10) if (self.high - self.low) / (factor * unit) <= _MOST_TICKS
+        )
+        return tuple(
+            number * step_size for number in range(ceil(self.low / step_size), floor(self.high / step_size) + 1)
+        )
+
+
+def scale_of(values: Iterable[float], start: float, end: float, *, logarithmic: bool = False) -> AxisScale:
+    """The scale that shows all values: of decades, or from 0. Any scale will do for no values."""
+    shown = [value for value in values if not logarithmic or value > 0]
+    if logarithmic:
+        low, high = min(shown, default=1.0), max(shown, default=10.0)
+        low, high = (low, high) if low < high else (low / 10, high * 10)
+    else:
+        low, high = min(0.0, *shown, 0.0), max(0.0, *shown, 0.0)
+        high = high if low < high else low + 1.0
+    return AxisScale(low=low, high=high, start=start, end=end, logarithmic=logarithmic)
+
 
 _WIDTH: Final = 640
 _HEIGHT: Final = 380
@@ -45,7 +93,6 @@ def _svg(height: float, title: str, parts: Iterable[Element]) -> Element:
 
 
 def _plot(series: Series) -> Element:
-    """Lines, stacked areas and points over two axes."""
     bottom = _HEIGHT - _BOTTOM
     tops = _stacked(series.lines)
     x = scale_of(_numbers(series.lines), _LEFT, _WIDTH - _RIGHT, logarithmic=series.x.logarithmic)
@@ -67,7 +114,6 @@ def _marks(
     scales: tuple[AxisScale, AxisScale],
     colour: str,
 ) -> Iterable[Element]:
-    """A line, an area down to ``floor``, or points: without the values that a logarithmic axis cannot show."""
     x, y = scales
     shown = [
         (place, x.at(across), y.at(up))
@@ -87,7 +133,6 @@ def _marks(
 
 
 def _stacked(lines: Sequence[Line]) -> list[tuple[float, ...]]:
-    """The upper ends of each line's values: areas stand on the areas before them."""
     found: list[tuple[float, ...]] = []
     below: tuple[float, ...] = ()
     for line in lines:
@@ -183,7 +228,6 @@ def _bar(
 
 
 def _steps(line: Line, x: AxisScale) -> Iterable[Element]:
-    """Where each bar of a waterfall ends and the next begins."""
     for row, (base, _) in enumerate(_spans(line)[1:]):
         middle = _TOP + _BAR_HEIGHT * (row + 0.5)
         yield element("line", x1=x.at(base), x2=x.at(base), y1=middle, y2=middle + _BAR_HEIGHT, class_="step")

@@ -114,7 +114,6 @@ def _rich_table(table: Table, width: int, *, wide: bool, unicode: bool) -> RichT
 
 
 def _lengths(table: Table) -> list[int]:
-    """How long the longest line of each column is."""
     from rich.cells import cell_len
 
     rows, headings = texts(table), [heading(column) for column in table.columns]
@@ -125,7 +124,6 @@ def _lengths(table: Table) -> list[int]:
 
 
 def _whole_width(table: Table) -> int:
-    """Characters a line that the table needs to have nothing cut off."""
     found = zip(table.columns, _lengths(table), strict=True)
     return sum((min(length, _WRAPPED_WIDTH) if column.wraps else length) + _GAP for column, length in found) + _GAP
 

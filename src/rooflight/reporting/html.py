@@ -12,7 +12,6 @@ from hashlib import sha256
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Cell, Column, Report, Series, Table
 from rooflight.reporting.cells import cell_text, heading, numeric, texts
@@ -39,7 +38,8 @@ def render_html(report: Report) -> str:
     if report.series:
         parts.append(element("div", *map(_figure, report.series), class_="charts"))
     parts += map(_section, report.tables)
-    parts.append(element("footer", f"Rooflight, {_schema(report.data)}"))
+    first = report.data[0] if isinstance(report.data, tuple) else report.data
+    parts.append(element("footer", f"Rooflight, {first.schema()}"))
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -50,11 +50,6 @@ def render_html(report: Report) -> str:
     )
     body = element("body", element("main", *parts), element("script", script))
     return html_text(element("html", head, body, lang="en"))
-
-
-def _schema(data: Document | tuple[Document, ...]) -> str:
-    first = data[0] if isinstance(data, tuple) else data
-    return first.schema()
 
 
 def html_fragment(report: Report) -> str:

@@ -17,8 +17,6 @@ from rooflight.reporting.renderers import Renderer, find
 
 
 class _Target(NamedTuple):
-    """One format, the name of its renderer; the file or folder it goes to; and the option as the user typed it."""
-
     format: str
     file: str
     option: str
@@ -116,7 +114,6 @@ class Outputs:
 
 
 def _write_file(target: _Target, report: Report) -> None:
-    """Write what goes to files: for CSV a folder with one file per table."""
     from rooflight.reporting.csv import table_csv
 
     if target.file == "-":

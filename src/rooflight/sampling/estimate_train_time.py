@@ -92,6 +92,7 @@ KEYS = (
 
 _NEEDED = ("function_name", "columns_name", "starts", "steps", "ends", "operators")
 _LEAST_ACTIVE = 6
+_WAIT, _WARMUP, _ACTIVE = 2, 2, 10
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _WRONG_TARGETS = "targets must be a list of lists of names, one for each time"
 _MOST_BYTES = 1 << 20
@@ -166,6 +167,9 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
     if not 1 <= count <= len(swept):
         raise ValueError(f"first_n_column is {count}, but the number of columns to sweep is {len(swept)}")
     grid = _grid(content, operator, swept, count)
+    active = _integer(content, "active", _ACTIVE)
+    if active < _LEAST_ACTIVE:
+        raise ValueError(f"active is {active}: at least {_LEAST_ACTIVE}, or no middle of the samples is left")
     return Config(
         operator=operator,
         is_function=file is not None,
@@ -173,9 +177,9 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
         kernel=_kernel(content, operator),
         columns=columns,
         grid=grid,
-        wait=_integer(content, "wait", 2),
-        warmup=_integer(content, "warmup", 2),
-        active=_active(content),
+        wait=_integer(content, "wait", _WAIT),
+        warmup=_integer(content, "warmup", _WARMUP),
+        active=active,
         warmup_shape=next(iter(_shapes(content, "warmup_shapes", grid, swept, count)), None),
         shapes=_shapes(content, "shapes", grid, swept, count),
         run=run,
@@ -188,7 +192,6 @@ def columns_of(operator: Operator) -> tuple[tuple[str, str], ...]:
 
 
 def _known(content: Mapping[str, Any], folder: Path) -> Operator:
-    """The registered operator that a file names."""
     function = _function_name(content)
     try:
         return registry.find(OPERATORS.get(function, function))
@@ -206,12 +209,7 @@ def _user_function(content: Mapping[str, Any], file: Path) -> Operator:
     names = _names(content)
     for directions, times in TIMES.items():
         if tuple(names[-len(times) :]) == times:
-            return function_operator(
-                file,
-                _value(content["function_name"], str, "function_name must be a name"),
-                names[: -len(times)],
-                directions,
-            )
+            return function_operator(file, _function_name(content), names[: -len(times)], directions)
     raise ValueError(f"columns_name must end in {' or '.join(', '.join(times) for times in TIMES.values())}")
 
 
@@ -271,13 +269,6 @@ def _shapes(
     return tuple(shapes)
 
 
-def _active(content: Mapping[str, Any]) -> int:
-    active = _integer(content, "active", 10)
-    if active < _LEAST_ACTIVE:
-        raise ValueError(f"active is {active}: at least {_LEAST_ACTIVE}, or no middle of the samples is left")
-    return active
-
-
 def _kernel(content: Mapping[str, Any], operator: Operator) -> str:
     """The part of the data files' names that names what was sampled: it must not lead out of their folder."""
     name = content.get("kernel_name", operator.name)
@@ -287,7 +278,6 @@ def _kernel(content: Mapping[str, Any], operator: Operator) -> str:
 
 
 def _value(given: Any, kind: Any, wrong: str) -> Any:
-    """A value of a kind, as msgspec reads it. Raises ValueError with the text ``wrong`` for anything else."""
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError:
@@ -307,7 +297,6 @@ def _integers(given: Any, key: str) -> list[int]:
 
 FOLDERS: Final[Mapping[str, str]] = {"collect": "get_all", "test": "get_one", "profilers": "get_profiler"}
 """The folder of each kind of file, and its run mode."""
-_WAIT, _WARMUP, _ACTIVE = 2, 2, 10
 
 
 def write(operators: Sequence[Operator], out: Path) -> tuple[Path, ...]:
@@ -334,6 +323,7 @@ def text(operator: Operator, folder: str) -> str:
     them.
     """
     sizes = tuple(operator.sizes)
+    columns = [_their_name(name, PARAMETERS if operator.ranks else {}) for name in operator.parameters]
     axes = [size.collect for size in operator.sizes.values()]
     shapes = small_shapes(operator).values
     small = [[shape[name] for name in sizes] for shape in shapes if isinstance(shape, Mapping)]
@@ -341,7 +331,7 @@ def text(operator: Operator, folder: str) -> str:
         "module_name": "rooflight.operators",
         "kernel_name": operator.name,
         "function_name": _their_name(operator.name, OPERATORS),
-        "columns_name": [*_column_names(operator), *TIMES[operator.directions]],
+        "columns_name": [*columns, *TIMES[operator.directions]],
         "first_n_column": len(sizes),
         "starts": [axis.start for axis in axes],
         "steps": [axis.step for axis in axes],
@@ -358,11 +348,6 @@ def text(operator: Operator, folder: str) -> str:
     lines.insert(list(values).index("starts"), f"  # {', '.join(sizes)}")
     example = f"# rooflight sample --config {folder}/{operator.name}.yml --precision bf16"
     return "\n".join((f"# {operator.summary}", example, "{", *lines, "}", ""))
-
-
-def _column_names(operator: Operator) -> list[str]:
-    renamed = PARAMETERS if operator.ranks else {}
-    return [_their_name(name, renamed) for name in operator.parameters]
 
 
 def _their_name(name: str, renamed: Mapping[str, str]) -> str:

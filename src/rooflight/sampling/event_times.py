@@ -113,7 +113,6 @@ def _within(
 
 
 def _outermost(events: Iterable[HostEvent], names: tuple[str, ...], exact: Collection[str]) -> Iterable[HostEvent]:
-    """Events of any of the names that lie within no other such event of their thread."""
     ends: defaultdict[object, float] = defaultdict(float)
     for event in events:
         named = any(event.name == name if name in exact else name in event.name for name in names)
@@ -148,7 +147,6 @@ def _launched_in(launches: Sequence[tuple[float, Any]], event: HostEvent) -> Seq
 
 
 def _names(trace: Trace) -> str:
-    """Names of a trace's events, those that took longest first."""
     spent: Counter[str] = Counter()
     for event in trace.events:
         if any(step.start_us <= event.start_us < step.end_us for step in trace.steps):

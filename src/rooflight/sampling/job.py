@@ -47,8 +47,7 @@ class ProgressLog:
         self._path, self._kernel, self._total = path, kernel, total
         self._progress, self._now = progress, now
         self._began_s = self._last_s = now()
-        self._done = 0
-        self._written = 0
+        self._done = self._written = 0
         path.parent.mkdir(parents=True, exist_ok=True)
 
     def advance(self, done: int, left_s: float | None = None) -> None:

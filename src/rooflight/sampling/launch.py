@@ -39,13 +39,13 @@ def run(task: Task, request: SamplingRequest, progress: Progress) -> tuple[str, 
     return () if outcome is None else (outcome.line(task.job),)
 
 
-def spread_over_gpus(request: SamplingRequest) -> bool:
-    """Whether a request is for several GPUs at once: no one of them named, and no rank among others."""
+def gpus_to_spread_over(request: SamplingRequest) -> int:
+    """How many GPUs a request is for: 1 where one of them is named, of a rank among others, and on a CPU."""
     if request.kind == "cpu" or request.device_num is not None or "RANK" in os.environ:
-        return False
+        return 1
     import torch
 
-    return torch.cuda.device_count() > 1
+    return int(torch.cuda.device_count())
 
 
 def _sample(task: Task, request: SamplingRequest, device: str, progress: Progress) -> Outcome | None:
@@ -125,13 +125,6 @@ def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, i
     dist.broadcast(message, src=0)
     more, *sizes = message.tolist()
     return dict(zip(names, sizes, strict=True)) if more else None
-
-
-def visible_gpus() -> int:
-    """How many GPUs torch sees."""
-    import torch
-
-    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
 def run_on_all(arguments: Sequence[str], *, gpus: int, parts: int, part: int, progress: Progress) -> None:

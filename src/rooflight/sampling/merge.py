@@ -121,7 +121,6 @@ def _numbers(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) 
 
 
 def _texts(row: Sequence[float], columns: Sequence[str]) -> Iterator[str]:
-    """Times with all the digits they had, sizes as whole numbers."""
     for name, value in zip(columns, row, strict=True):
         yield f"{value:.12g}" if name in _TIME_COLUMNS or value % 1 else str(int(value))
 

@@ -76,8 +76,6 @@ def sample(
 
 @dataclass(slots=True)
 class _RunningSweep:
-    """The stores by device, and which shapes are under way."""
-
     job: Job
     sweep: Sweep
     progress: Callable[[str], object]

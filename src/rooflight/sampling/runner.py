@@ -137,7 +137,6 @@ class Sampler:
         return ColdClock(SteadyClock(), prepare)
 
     def _finish(self, run: Run) -> None:
-        """Run it and wait for the device."""
         run()
         if self.kind == "cuda":
             import torch

@@ -40,9 +40,10 @@ class Script:
 
     def node(self) -> str:
         """All parts on one node: side by side on its GPUs, one after the other on its cores."""
+        gpus = f"--ntasks-per-node={self.parts}", f"--gpus-per-node={self.parts}"
         return self._text(
             "--nodes=1",
-            *(("--ntasks-per-node=1",) if self.cpu else self._gpus_of_a_node()),
+            *(("--ntasks-per-node=1",) if self.cpu else gpus),
             *slurm.ALONE,
             log="slurm-%j.out",
             body=self._one_by_one() if self.cpu else self._side_by_side(),
@@ -60,9 +61,6 @@ class Script:
             # in the shell's place: Ctrl-C, scancel and the time limit reach it, and its exit code is the job's
             body=(f"exec {self._command('$SLURM_ARRAY_TASK_ID')}",),
         )
-
-    def _gpus_of_a_node(self) -> tuple[str, ...]:
-        return f"--ntasks-per-node={self.parts}", f"--gpus-per-node={self.parts}"
 
     def _side_by_side(self) -> tuple[str, ...]:
         return (

@@ -188,7 +188,6 @@ class SmartSweep:
         return Points(places=_UNITS * np.array([self._place(shape) for shape in shapes]), views=np.array(views))
 
     def _fresh(self, rows: Rows, taken: Collection[Key], count: int) -> list[dict[str, int]]:
-        """The sequence's next shapes that can be, are small enough, and have no row."""
         found: dict[Key, dict[str, int]] = {}
         number, last = self._tried, self._tried + _TRIES
         while len(found) < count and number < last:
@@ -231,7 +230,8 @@ class SmartSweep:
         names = self._operator.parameters
         sizes = [self._size(tuple(row.shape[name] for name in names), row.shape) for row in rows]
         logs = np.array([[1.0, log(1 + flops), log(1 + moved)] for flops, moved in sizes])
-        wanted = np.array([_log_time(row.samples_s) for row in rows])
+        times_s = (sum(map(middle_s, row.samples_s.values())) for row in rows)
+        wanted = np.array([log(max(1e-9, time_s)) for time_s in times_s])
         trend, *_ = np.linalg.lstsq(logs, wanted, rcond=None)
         rest = wanted - logs @ trend
         places = np.array([self._place(row.shape) for row in rows])
@@ -256,9 +256,4 @@ class _Sequence:
 
 
 def _squared(left: Floats, right: Floats) -> Floats:
-    """Squared distances between two lists of points."""
     return np.asarray(((left[:, None, :] - right[None, :, :]) ** 2).sum(axis=-1), dtype=np.float64)
-
-
-def _log_time(samples_s: Mapping[str, tuple[float, ...]]) -> float:
-    return log(max(1e-9, sum(middle_s(samples) for samples in samples_s.values())))

@@ -5,11 +5,9 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import subprocess
 from collections.abc import Iterator
 from errno import ENOSPC
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 import msgspec
@@ -62,7 +60,7 @@ class Store:
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _take_up(self) -> None:
@@ -84,12 +82,10 @@ class Store:
             there, here = getattr(found, name), getattr(self.header, name)
             if there != here:
                 raise ValueError(f"{self.path} holds samples of {name} {there}, not {here}: choose another --out")
-        before, now = found.timing.get("cache"), self.header.timing.get("cache")
-        if before != now:
-            raise ValueError(f"{self.path} holds samples of a {before} cache, not a {now} one: choose another --out")
-        before, now = found.timing.get("targets"), self.header.timing.get("targets")
-        if before != now:
-            raise ValueError(f"{self.path} holds times of events {before}, not {now}: choose another --out")
+        for name, what in (("cache", "samples of a {} cache, not a {} one"), ("targets", "times of events {}, not {}")):
+            before, now = found.timing.get(name), self.header.timing.get(name)
+            if before != now:
+                raise ValueError(f"{self.path} holds {what.format(before, now)}: choose another --out")
         self.header = found
         for row in rows:
             self.rows.add(row)
@@ -164,12 +160,8 @@ def _cuda_name(number: int) -> str | None:
 
 def _gpu_clocks() -> dict[str, str]:
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    command = ["nvidia-smi", f"--query-gpu={_CLOCKS}", "--format=csv,noheader", "-i", number]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    return dict(zip(_CLOCKS.split(","), (each.strip() for each in answer.split(",")), strict=False))
+    answer = environment.nvidia_smi(_CLOCKS, "-i", number)
+    return dict(zip(_CLOCKS.split(","), map(str.strip, answer.split(",")), strict=False)) if answer else {}
 
 
 def _cpu_clocks() -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -54,13 +54,13 @@ class PointSweep:
         if points.size < 1:
             raise ValueError("the sweep has 0 shapes: every start must be at or below its end")
         self._points = points
-        self._numbers = _Every(part - 1, points.size, parts)
-        self._at = iter(self._numbers)
+        self._at = iter(range(part - 1, points.size, parts))
+        self._total = max(0, -(-(points.size - part + 1) // parts))  # beyond the range of ``len``
 
     @property
     def total(self) -> int:
         """Shapes of this part."""
-        return self._numbers.count
+        return self._total
 
     def next(self, rows: Rows, taken: Collection[Key] = ()) -> Shape | None:
         """The next in order; those before it were given out already or have a row."""
@@ -82,17 +82,6 @@ def check_part(parts: int, part: int) -> None:
         raise ValueError(f"--parts {parts}: give at least 1")
     if not 1 <= part <= parts:
         raise ValueError(f"--part {part} of --parts {parts}: parts are numbered from 1 to {parts}")
-
-
-class _Every:
-    """``range(start, size, step)`` for sizes beyond the range of ``len``."""
-
-    def __init__(self, start: int, size: int, step: int) -> None:
-        self._range = range(start, size, step)
-        self.count = max(0, -(-(size - start) // step))
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._range)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,6 @@ def tasks(request: SamplingRequest, views: Callable[[Operator, str], Views] | No
 def _smart(
     request: SamplingRequest, views: Callable[[Operator, str], Views] | None, operators: list[Operator]
 ) -> tuple[Task, ...]:
-    """Each operator's share of the budget: an equal one where operators were named."""
     weights = [1 if request.operators else operator.smart_share for operator in operators]
     found = []
     for operator, weight in zip(operators, weights, strict=True):

@@ -191,7 +191,6 @@ def nodes_script(module: str, folder: Path, count: int, *limits: str, gpus: int)
 
 
 def _follow(job: int, folder: Path, count: int, noun: str, progress: Progress, *, each_a_node: bool) -> Iterator[Reply]:
-    """The replies of a job until it has ended, then the requests without one."""
     known: set[Path] = set()
     answered: set[int] = set()
     watch = slurm.JobWatch(job)

@@ -112,22 +112,19 @@ def a_share(nodes: Sequence[RayNode]) -> tuple[float, float, int]:
 def alive(described: list[Mapping[str, Any]]) -> tuple[RayNode, ...]:
     """The nodes alive, of what ``ray.nodes()`` gives, by name."""
     living = [node for node in described if node["Alive"]]
-    hosts = Counter(node["NodeManagerHostname"] for node in living)
+    names = [str(node["NodeManagerHostname"]) for node in living]
+    hosts = Counter(names)
     found = [
         RayNode(
             id=node["NodeID"],
-            name=_name(node, unique=hosts[node["NodeManagerHostname"]] == 1),
+            # several nodes of Ray on one machine
+            name=host if hosts[host] == 1 else f"{host}-{node['NodeID'][:6]}",
             cpus=node["Resources"].get("CPU", 0.0),
             gpus=node["Resources"].get("GPU", 0.0),
         )
-        for node in living
+        for node, host in zip(living, names, strict=True)
     ]
     return tuple(sorted(found, key=lambda node: node.name))
-
-
-def _name(node: Mapping[str, Any], *, unique: bool) -> str:
-    host = str(node["NodeManagerHostname"])
-    return host if unique else f"{host}-{node['NodeID'][:6]}"  # several nodes of Ray on one machine
 
 
 def _submitted(ray: Any, task: Task) -> Any:

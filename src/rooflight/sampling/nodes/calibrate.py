@@ -127,31 +127,19 @@ def measure(node: str, kind: Kind, *, quick: bool) -> Iterator[NodeCalibration]:
     """Calibrate the CPU, or each GPU, of this machine. What goes wrong becomes the reason of a result without roofs."""
     number = 0
     try:
+        import torch
+
         from rooflight.machine.calibration import calibrate
 
-        for number in range(_count(kind)):
-            if kind == "cuda":
-                _use_gpu(number)
+        # without a GPU, calibrating says so
+        for number in range(1 if kind == "cpu" else max(1, torch.cuda.device_count())):
+            if kind == "cuda" and torch.cuda.is_available():
+                torch.cuda.set_device(number)
             yield NodeCalibration(node=node, number=number, calibration=calibrate(kind, quick=quick))
     except Exception as error:
         text = " ".join(str(error).split())
         name = "" if isinstance(error, ValueError | RuntimeError) and text else f"{type(error).__name__}: "
         yield NodeCalibration(node=node, number=number, reason=f"{name}{text}".removesuffix(": "))
-
-
-def _count(kind: str) -> int:
-    if kind == "cpu":
-        return 1
-    import torch
-
-    return max(1, torch.cuda.device_count())  # without a GPU, calibrating says so
-
-
-def _use_gpu(number: int) -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        torch.cuda.set_device(number)
 
 
 def collect(results: Iterable[NodeCalibration], folder: Path, notes: tuple[str, ...] = ()) -> ClusterCalibration:
@@ -163,7 +151,9 @@ def collect(results: Iterable[NodeCalibration], folder: Path, notes: tuple[str, 
             found.append(each)
             if each.calibration is not None:
                 text = msgspec.json.format(msgspec.json.encode(each.calibration), indent=2)
-                write_whole(folder / _file_name(each), text + b"\n")
+                # a node's name comes from the cluster: it must not lead out of the folder
+                name = re.sub(r"[^A-Za-z0-9.-]+", "-", each.name.replace(" GPU ", "-gpu")).lstrip(".")
+                write_whole(folder / f"{name}.json", text + b"\n")
     except KeyboardInterrupt:
         interrupted = True
     return ClusterCalibration(measured=tuple(found), interrupted=interrupted, notes=notes)
@@ -187,11 +177,6 @@ def _found(reply: Reply) -> NodeCalibration:
     if reply.reply is None:
         return NodeCalibration(node=reply.node, reason=reply.reason)
     return msgspec.json.decode(reply.reply, type=NodeCalibration)
-
-
-def _file_name(found: NodeCalibration) -> str:
-    # a node's name comes from the cluster: it must not lead out of the folder
-    return re.sub(r"[^A-Za-z0-9.-]+", "-", found.name.replace(" GPU ", "-gpu")).lstrip(".") + ".json"
 
 
 def main() -> None:

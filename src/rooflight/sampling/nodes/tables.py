@@ -69,11 +69,7 @@ def _devices(compared: Sequence[Comparison]) -> Table:
         ("matrix peak", "FLOP/s", lambda each: max(each.calibration.roofs.matrix_flops_per_s.values(), default=None)),
         ("of", "", _fastest),
         ("vector peak", "FLOP/s", lambda each: each.calibration.roofs.vector_flops_per_s.get("float32")),
-        (
-            "memory",
-            "B/s",
-            lambda each: each.calibration.roofs.memory[-1].bytes_per_s if each.calibration.roofs.memory else None,
-        ),
+        ("memory", "B/s", _main_memory),
         ("launch latency", "s", lambda each: each.calibration.roofs.launch_latency_s),
         ("below median", "%", lambda each: None if each.worst is None else max(0.0, each.worst.below)),
         ("in", "", lambda each: each.worst.roof if each.worst is not None and each.worst.below > 0 else None),
@@ -141,11 +137,6 @@ def _conclusion(compared: Sequence[Comparison], slow: Sequence[Comparison]) -> s
 
 
 def _node(each: Comparison) -> NodeData:
-    return NodeData(
-        node=each.measured.node,
-        gpu=each.measured.number if each.calibration.kind == "cuda" else None,
-        device=each.calibration.device_name,
-        fingerprint=each.calibration.fingerprint,
-        measured_at=each.calibration.measured_at,
-        roofs=each.roofs,
-    )
+    calibration, node = each.calibration, each.measured
+    gpu = node.number if calibration.kind == "cuda" else None
+    return NodeData.view(calibration, node=node.node, gpu=gpu, device=calibration.device_name, roofs=each.roofs)
