@@ -22,7 +22,6 @@ from rooflight.roofline.fusion.parts import (
     Axis,
     Part,
     axis_of,
-    columns_of,
     part_of,
     strides_of,
     union_bytes,
@@ -126,17 +125,6 @@ def test_indices_along_a_dimension_lie_in_the_part_that_they_are_of(found: tuple
     covered = {start + sum(i * stride for i, stride in zip(each, strides, strict=True)) for each in product(*along)}
     assert covered <= elements(part)
     assert elements(axis.part(whole, tensor)) == covered
-
-
-@settings(deadline=None, max_examples=300)
-@given(views())
-def test_columns_have_some_element_in_the_part(found: tuple[int, TensorSpec, Part]) -> None:
-    start, tensor, part = found
-    columns = columns_of(part, part_of(start, tensor), tensor)
-    strides, inside = strides_of(tensor), elements(part)
-    for index in range(columns.first, columns.end) if columns else ():
-        rows = product(*map(range, tensor.shape[:-1]))
-        assert any(start + sum(i * s for i, s in zip((*row, index), strides, strict=True)) in inside for row in rows)
 
 
 @pytest.mark.parametrize(

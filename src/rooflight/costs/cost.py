@@ -74,17 +74,15 @@ class Needs(Enum):
 
     SHARE: as large a share of what is read, wherever that lies. ELEMENTS: those of the same index, broadcast. ROWS:
     these and all along the dimensions ``dim`` or ``normalized_shape``. SCAN: these and all before them along ``dim``.
-    REDUCED: all along the dimensions ``dim``. JOINED: each input goes to elements of its own. DIVIDED: each of
-    several results has elements of its own. PRODUCT: rows of the one
-    operand, columns of the other. CONVOLVED: entries of the batch and output channels. ATTENDED: queries, and the keys
-    that they see. RECURRENT: the steps before it. ALL: everything.
+    JOINED: each input goes to elements of its own. DIVIDED: each of several results has elements of its own. PRODUCT:
+    rows of the one operand, columns of the other. CONVOLVED: entries of the batch and output channels. ATTENDED:
+    queries, and the keys that they see. RECURRENT: the steps before it. ALL: everything.
     """
 
     SHARE = "share"
     ELEMENTS = "elements"
     ROWS = "rows"
     SCAN = "scan"
-    REDUCED = "reduced"
     JOINED = "joined"
     DIVIDED = "divided"
     PRODUCT = "product"

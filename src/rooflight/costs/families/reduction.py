@@ -62,10 +62,10 @@ SCANS: dict[int, str] = {
 }
 
 for _flops, _ops in REDUCTIONS.items():
-    reduction_ops(_ops, needs=Needs.REDUCED)(reducing(_flops))
+    reduction_ops(_ops, needs=Needs.SHARE)(reducing(_flops))
 for _flops, _ops in SCANS.items():
     reduction_ops(_ops, needs=Needs.SCAN)(reducing(_flops))
-reduction_ops("prod", needs=Needs.REDUCED)(reducing(1, complex_factor=6))
+reduction_ops("prod", needs=Needs.SHARE)(reducing(1, complex_factor=6))
 reduction_ops("cumprod", needs=Needs.SCAN)(reducing(1, complex_factor=6))
 # each gradient where its value was picked, zeros elsewhere
 reduction_ops.rows({copies: "value_selecting_reduction_backward cummaxmin_backward"})

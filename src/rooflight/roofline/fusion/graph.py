@@ -109,7 +109,7 @@ class OpGraph:
                 fused = replace(fusion, read=less.read, written=less.written)
                 self._add(record, fused, reads, writes, less.parts_read, parts_written)
         for value, touched in self._from_before.items():
-            self.sizes[value] = max(self.sizes[value], touched.at_least)
+            self.sizes[value] = max(self.sizes[value], touched.at_least())
 
     def inputs_of(self, op: int) -> list[int]:
         """The values an op reads, by place."""
@@ -144,7 +144,7 @@ class OpGraph:
             if storage in self._rest:  # of what was read later, what was not written may be from before
                 read, written = self._rest[storage]
                 early = self._from_before.get(value)
-                size = max(size, read.at_least_with(early, size) - written.at_most)
+                size = max(size, read.at_least(early, size) - written.at_most)
             total += size
         return total
 

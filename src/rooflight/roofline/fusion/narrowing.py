@@ -8,6 +8,7 @@ less counts, never more.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
 from rooflight.costs.cost import Needs, OpCost, Uncosted
@@ -15,14 +16,13 @@ from rooflight.costs.registry import traits_of
 from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, together, work_needed
+from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, work_needed
 from rooflight.roofline.fusion.ops import OpFusion
 from rooflight.roofline.fusion.parts import (
     Part,
     PartialTouches,
     add_part,
     axis_of,
-    columns_of,
     part_of,
     strides_of,
     union_bytes,
@@ -99,24 +99,18 @@ class _Kind:
         for place, (tensor, size) in enumerate(zip(op.inputs, fusion.read, strict=self.known)):
             is_mask = op.input_names[place : place + 1] == (traits.mask_input,) and size == tensor.numel
             reads_all, dim = size >= tensor.nbytes or is_mask, line_picked(op, place)
-            picked = Wanted((), size // tensor.item_bytes, (), frozenset() if dim is None else frozenset({dim}))
+            picked = Wanted(None, size // tensor.item_bytes, frozenset() if dim is None else frozenset({dim}))
             self.reads_all.append(reads_all)
             self.everything.append(None if not size else all_of(tensor) if reads_all else picked)
-        self._demanded: dict[tuple[Wanted | None, ...], tuple[list[Wanted | None], float]] = {}
-        self._located: dict[tuple[int, Wanted, Part | None], tuple[tuple[Part, ...], int]] = {}
+        self.demanded, self.located = cache(self._demand), cache(self._locate)  # calls of a loop mostly need alike
 
     def needs_all(self, wanted: Sequence[Wanted | None]) -> bool:
         """Whether so much is wanted of the results, None of one that is wanted whole, that all of the op is needed."""
         whole = [each is None for each in wanted]
         return not self._divisible or not whole or (all(whole) if self._separate else any(whole))
 
-    def demanded(self, wanted: tuple[Wanted | None, ...]) -> tuple[list[Wanted | None], float]:
-        """What parts of the results need of each input, None of one that is not read; and the share of the FLOPs."""
-        if wanted not in self._demanded:  # calls of a loop mostly need alike
-            self._demanded[wanted] = self._demand(wanted)
-        return self._demanded[wanted]
-
     def _demand(self, wanted: tuple[Wanted | None, ...]) -> tuple[list[Wanted | None], float]:
+        """What parts of the results need of each input, None of one that is not read; and the share of the FLOPs."""
         op, fusion = self.op, self.fusion
         reads = tuple(each.elements if each else 0 for each in self.everything)
         asked: list[list[Wanted]] = [[] for _ in op.inputs]
@@ -131,19 +125,16 @@ class _Kind:
         work = max(share for share, _ in shares)
         if self._separate:
             work = sum(share * size for share, size in shares) / max(1, sum(size for _, size in shares))
-        return [together(asks) if asks else None for asks in asked], min(1.0, work)
+        most = [max(asks, key=lambda ask: (ask.elements, ask.axis is not None), default=None) for asks in asked]
+        return most, min(1.0, work)
 
-    def located(self, place: int, ask: Wanted, base: Part | None) -> tuple[tuple[Part, ...], int]:
+    def _locate(self, place: int, ask: Wanted, base: Part | None) -> tuple[Part | None, int]:
         """Where in a storage calls need what is asked of an input, which is ``base`` of it, and how many bytes."""
-        key = place, ask, base
-        if key not in self._located:
-            tensor, parts = self.op.inputs[place], tuple[Part, ...]()
-            if base is not None and self.reads_all[place]:
-                parts = tuple(dict.fromkeys(part for axis in ask.axes if (part := axis.part(base, tensor))))
-            repeats = -(-tensor.numel // max(1, tensor.distinct))  # an expanded element stands for so many
-            nbytes = min(-(-ask.elements // max(1, repeats)), tensor.distinct) * tensor.item_bytes
-            self._located[key] = parts, max(union_bytes(parts), nbytes)
-        return self._located[key]
+        tensor = self.op.inputs[place]
+        part = ask.axis.part(base, tensor) if base and ask.axis and self.reads_all[place] else None
+        repeats = -(-tensor.numel // max(1, tensor.distinct))  # an expanded element stands for so many
+        nbytes = min(-(-ask.elements // max(1, repeats)), tensor.distinct) * tensor.item_bytes
+        return part, max(part.nbytes if part else 0, nbytes)
 
 
 class _Wants:
@@ -165,15 +156,15 @@ class _Wants:
         return self.whole and not self.gone
 
     def add(self, part: Part | None, nbytes: int) -> None:
-        """Want a part too, or so many bytes anywhere, without a part."""
+        """Want a part too, if it is known, and at least so many bytes."""
         if self.whole:
             self.gone = {each: None for each in self.gone if part is None or not part.has(each)}
         elif nbytes >= self.size:
             self.become(whole=True)
-        elif part is None:
-            self.least = max(self.least, nbytes)
         else:
-            add_part(self.parts, part)
+            self.least = max(self.least, nbytes)
+            if part is not None:
+                add_part(self.parts, part)
 
     def become(self, *, whole: bool, least: int = 0) -> None:
         """Want everything, or so many bytes anywhere."""
@@ -189,21 +180,16 @@ class _Wants:
             nbytes = max(union_bytes(self.parts), self.least) + tensor.nbytes - self.size
             return Wanted(elements=max(0, nbytes) // tensor.item_bytes)
         met = list(self.gone) if self.whole else [each for each in self.parts if each.meets(part)]
-        both, nbytes = union_bytes([*met, part]), part.nbytes
-        if self.whole:
-            nbytes = both - union_bytes(met)
-        else:
-            nbytes = max(union_bytes(met) + nbytes - both, self.least + nbytes - max(self.size, nbytes))
+        inside = union_bytes(met) + part.nbytes - union_bytes([*met, part])
+        nbytes = part.nbytes - inside if self.whole else max(inside, self.least + part.nbytes - self.size)
         if nbytes >= part.nbytes:
             return None
         known = [] if self.whole or len(met) > _MOST_PARTS else met
-        axes = tuple(axis for each in known if (axis := axis_of(each, part, tensor)))
-        columns = tuple(axis for each in known if (axis := columns_of(each, part, tensor)))
+        axes = (axis for each in known if (axis := axis_of(each, part, tensor)))
+        axis = max(axes, key=lambda axis: axis.elements(tensor), default=None)
         runs = list(zip(tensor.shape, strides_of(tensor), strict=True))
         lines = frozenset(runs.index(run) for lines, run in self.lines if lines == part and run in runs)
-        return Wanted(
-            tuple(filter(None, axes)), max(0, nbytes) // tensor.item_bytes, tuple(filter(None, columns)), lines
-        )
+        return Wanted(axis, max(0, nbytes) // tensor.item_bytes, lines)
 
     def overwrite(self, part: Part) -> None:
         """What stood in a part is not wanted."""
@@ -280,18 +266,16 @@ class _Storages:
             if ask is None or ((wants := self._of(reads[place])).is_all and asked is kind.everything):
                 continue
             base = parts.get(place) or _filling(tensor, wants.size)
-            found, nbytes = kind.located(place, ask, base)
-            wants.add(None, nbytes if nbytes > union_bytes(found) else 0)
-            for part in found:
-                wants.add(part, part.nbytes)
+            part, nbytes = kind.located(place, ask, base)
+            wants.add(part, nbytes)
             if base is not None and not wants.whole:
                 wants.lines.update((base, (tensor.shape[dim], strides_of(tensor)[dim])) for dim in ask.lines)
             size = kind.fusion.read[place]
             if size < tensor.nbytes and kind.reads_all[place]:  # a mask: one byte an element
                 nbytes //= tensor.item_bytes
             read[place] = min(size, nbytes)
-            if len(found) == 1 and found[0].nbytes == read[place] < wants.size:
-                parts_read[place] = found[0]
+            if part is not None and part.nbytes == read[place] < wants.size:
+                parts_read[place] = part
         return tuple(read), parts_read
 
 

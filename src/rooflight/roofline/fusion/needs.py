@@ -1,13 +1,12 @@
 """What a part of an op's result needs of its inputs: the least that a kernel which computes only this part reads.
 
-A part of a tensor is intervals along one dimension, of all of the others, or a number of elements anywhere. Every rule
+A part of a tensor is indices along one dimension, of all of the others, and a number of elements anywhere. Every rule
 gives elements that are needed for sure, perhaps not all of them: a bound may be too low, never too high.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import Final, NamedTuple
 
 from rooflight.costs.cost import Needs
@@ -26,14 +25,12 @@ _STACKED: Final = frozenset(names("stack _stack"))
 
 
 class Wanted(NamedTuple):
-    """Elements of a tensor: along each of ``axes`` all of the other dimensions, and how many there are at least, these
-    included. Of each index of ``columns``, which lie along the last dimension, and of every line along a dimension of
-    ``lines``, at least one element is among them, it is not known which.
+    """Elements of a tensor: the indices ``axis``, and how many there are at least, these included. Of every line along
+    a dimension of ``lines`` at least one element is among them, it is not known which.
     """
 
-    axes: tuple[Axis, ...] = ()
+    axis: Axis | None = None
     elements: int = 0
-    columns: tuple[Axis, ...] = ()
     lines: frozenset[int] = frozenset()
 
 
@@ -55,17 +52,11 @@ class Demand(NamedTuple):
 
 def all_of(tensor: TensorSpec) -> Wanted:
     """All elements of a tensor."""
-    return Wanted((_whole(tensor),), tensor.numel)
-
-
-def together(asks: Sequence[Wanted]) -> Wanted:
-    """What several parts of results need of one input."""
-    axes = tuple(dict.fromkeys(axis for ask in asks for axis in ask.axes))
-    return Wanted(axes, max(ask.elements for ask in asks))
+    return Wanted(_whole(tensor), tensor.numel)
 
 
 def _whole(tensor: TensorSpec) -> Axis:
-    return Axis.up_to(0, tensor.shape[0] if tensor.shape else 1)
+    return Axis(0, 0, tensor.shape[0] if tensor.shape else 1)
 
 
 def line_picked(op: OpSignature, place: int) -> int | None:
@@ -86,15 +77,11 @@ def needed(demand: Demand) -> list[Wanted]:
     op, wanted = demand.op, demand.wanted
     needs = traits_of(op).part_needs
     if needs is Needs.ROWS and _picks_rows(demand):
-        return [Wanted((_whole(tensor),), tensor.numel) for tensor in op.inputs]
+        return [all_of(tensor) for tensor in op.inputs]
     of_axis, found = _RULES.get(needs), list[Wanted]()
     for place, tensor in enumerate(op.inputs):
-        asked = [of_axis(demand, place, axis) for axis in wanted.axes] if of_axis else []
-        if needs is Needs.PRODUCT:
-            asked += [_columns(demand, place, axis) for axis in wanted.columns]
-        axes = tuple(dict.fromkeys(axis for axis in asked if axis))
-        sizes = (axis.size * tensor.numel // max(1, prod(tensor.shape[axis.dim : axis.dim + 1])) for axis in axes)
-        found.append(Wanted(axes, max([_anywhere(demand, needs, place), *sizes])))
+        axis = of_axis(demand, place, wanted.axis) if of_axis and wanted.axis else None
+        found.append(Wanted(axis, max(_anywhere(demand, needs, place), axis.elements(tensor) if axis else 0)))
     return found
 
 
@@ -121,7 +108,7 @@ def work_needed(demand: Demand) -> float:
         return 0.0
     if needs is Needs.RECURRENT:
         return _steps_needed(demand)
-    if needs is Needs.CONVOLVED and _is_transposed(op) and all(axis.dim for axis in demand.wanted.axes):
+    if needs is Needs.CONVOLVED and _is_transposed(op):
         return 0.0  # how many products end outside is not known
     share = min(1.0, demand.wanted.elements / max(1, demand.out.numel))
     # row i of a causal attention sees i + 1 keys: the first of n rows in a row take least, less than their share
@@ -166,17 +153,7 @@ def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
         return _same_index(demand, place, axis) if out == shape else None
     if axis.dim not in along:
         return axis
-    return Axis.up_to(axis.dim, axis.end) if traits_of(op).part_needs is Needs.SCAN else _whole(op.inputs[place])
-
-
-def _reduced(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    shape, out = demand.op.inputs[0].shape, demand.out.shape
-    along = set(dims(demand.op, len(shape)))
-    left = [dim for dim in range(len(shape)) if dim not in along or len(out) == len(shape)]
-    if place or len(out) != len(left) or any(out[at] != shape[dim] for at, dim in enumerate(left) if dim not in along):
-        return None
-    dim = left[axis.dim]
-    return _whole(demand.op.inputs[0]) if dim in along else axis._replace(dim=dim)
+    return Axis(axis.dim, 0, axis.end) if traits_of(op).part_needs is Needs.SCAN else _whole(op.inputs[place])
 
 
 def _joined(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -211,12 +188,6 @@ def _product(demand: Demand, place: int, axis: Axis) -> Axis | None:
     return _whole(b) if axis.dim == len(out) - 2 else axis
 
 
-def _columns(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """Of a matrix, and of what is added to each row, the columns that some row needs."""
-    rank, right = len(demand.op.inputs[place].shape), 2 if "add" in demand.op.name else 1
-    return _product(demand, place, axis) if rank == 1 or (rank == 2 and place == right) else None
-
-
 def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:
     """q [..., H, Nq, D], k [..., Hkv, Nk, D], v [..., Hkv, Nk, Dv] to [..., H, Nq, Dv]; masks are not known."""
     op, out = demand.op, demand.out.shape
@@ -227,7 +198,7 @@ def _attended(demand: Demand, place: int, axis: Axis) -> Axis | None:
     if place == 0:
         return axis if axis.dim < last else _whole(query)
     if axis.dim == last - 1:  # what a mask that is a tensor hides is data, and counts as seen
-        return Axis.up_to(last - 1, min(key.shape[-2], axis.end) if causal else key.shape[-2])
+        return Axis(last - 1, 0, min(key.shape[-2], axis.end) if causal else key.shape[-2])
     shares_heads = axis.dim < last and key.shape[:-2] != out[:-2]  # several heads of queries share one of keys
     if len(key.shape) != len(out) or shares_heads or (causal and key.shape[-2] > out[-2]):
         return None
@@ -238,10 +209,9 @@ def _convolved(demand: Demand, place: int, axis: Axis) -> Axis | None:
     """x [B, Cin, in...], weight [Cout, Cin / g, k...] to [B, Cout, out...]."""
     op, out = demand.op, demand.out.shape
     x, weight = op.inputs[:2]
-    is_odd = len(out) != len(x.shape) or len(weight.shape) != len(out)
-    if is_odd or (axis.dim and _is_transposed(op)):
+    if len(out) != len(x.shape) or len(weight.shape) != len(out) or _is_transposed(op):
         return None
-    if axis.dim == 0:  # images, the same of x, be it convolved or transposed
+    if axis.dim == 0:
         return _whole(op.inputs[place]) if place else axis
     if axis.dim > 1:
         return _whole(op.inputs[place]) if place > 1 else _under_windows(op, place, axis)
@@ -274,29 +244,28 @@ def _each(op: OpSignature, setting: str) -> Sequence[int]:
 
 def _recurrent(demand: Demand, place: int, axis: Axis) -> Axis | None:
     """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, the weights, and one way the first
-    states. Of last states [layers, B, H] it is known what entries of the batch and what the last layer takes.
+    states. Of last states [layers, B, H] it is known what the last layer takes.
     """
-    op, (batch, step) = demand.op, _batch_and_step(demand.op)
-    one_way, of_batch = not op.attribute("bidirectional"), axis.dim == (1 if demand.place else batch)
-    of_steps, last_ways = not demand.place and axis.dim == step, _last_ways(demand, axis)
-    if len(op.inputs[0].shape) != 3 or not (of_batch or of_steps or last_ways):
+    op, one_way = demand.op, not demand.op.attribute("bidirectional")
+    steps, last_ways = _steps(demand, axis), _last_ways(demand, axis)
+    if not steps and not last_ways:
         return None
-    if place:
-        is_needed = op.input_names[place] == "params" and (last_ways != 1 or one_way)
-        is_needed |= op.input_names[place] != "params" and one_way and of_steps
-        return _whole(op.inputs[place]) if is_needed else None
-    if of_batch:
-        return axis._replace(dim=batch)
-    return Axis.up_to(step, axis.end) if of_steps and one_way else _whole(op.inputs[0])
+    if not place:
+        return Axis(axis.dim, 0, axis.end) if steps and one_way else _whole(op.inputs[0])
+    is_needed = one_way or last_ways != 1 if op.input_names[place] == "params" else one_way and steps
+    return _whole(op.inputs[place]) if is_needed else None
 
 
-def _batch_and_step(op: OpSignature) -> tuple[int, int]:
-    return (0, 1) if op.attribute("batch_first") else (1, 0)
+def _steps(demand: Demand, axis: Axis) -> int:
+    """How many steps a recurrent network takes, if what is wanted are some of these; else 0."""
+    op, x = demand.op, demand.op.inputs[0].shape
+    is_steps = len(x) == 3 and not demand.place and axis.dim == (1 if op.attribute("batch_first") else 0)
+    return x[axis.dim] if is_steps else 0
 
 
 def _last_ways(demand: Demand, axis: Axis) -> int:
     """Of how many ways of the last layer the last state is wanted, from its last way on."""
-    is_last = demand.place and axis.dim == 0 and axis.end == demand.out.shape[0]
+    is_last = len(demand.op.inputs[0].shape) == 3 and demand.place and axis.dim == 0 and axis.end == demand.out.shape[0]
     return min(axis.length, 2 if demand.op.attribute("bidirectional") else 1) if is_last else 0
 
 
@@ -304,26 +273,23 @@ def _steps_needed(demand: Demand) -> float:
     """Of the work of a recurrent network: all layers up to the last step wanted; both ways, of the last layer the steps
     from each end.
     """
-    op, (batch, step) = demand.op, _batch_and_step(demand.op)
-    layers, x, found = weights_by_layer(op), op.inputs[0].shape, 0.0
-    for axis in demand.wanted.axes if len(x) == 3 and layers else ():
-        if axis.dim == (1 if demand.place else batch):
-            found = max(found, axis.size / x[batch])
-        elif ways := _last_ways(demand, axis):
-            forward = layers[-2] if ways == 1 and op.attribute("bidirectional") else 0
-            found = max(found, 1 - forward / sum(layers))
-        elif axis.dim == step and not demand.place:
-            until, since = axis.end / x[step], 1 - axis.first / x[step]
-            unread = layers[-2:][0] * (1 - until) + layers[-1] * (1 - since)
-            found = max(found, 1 - unread / sum(layers) if op.attribute("bidirectional") else until)
-    return min(1.0, found)
+    layers, axis, both_ways = weights_by_layer(demand.op), demand.wanted.axis, demand.op.attribute("bidirectional")
+    if axis is None or not layers:
+        return 0.0
+    if ways := _last_ways(demand, axis):
+        return 1 - layers[-2] / sum(layers) if ways == 1 and both_ways else 1.0
+    steps = _steps(demand, axis)
+    if not steps:
+        return 0.0
+    until, since = axis.end / steps, 1 - axis.first / steps
+    unread = layers[-2:][0] * (1 - until) + layers[-1] * (1 - since)
+    return 1 - unread / sum(layers) if both_ways else until
 
 
 _RULES: Final[dict[Needs, Callable[[Demand, int, Axis], Axis | None]]] = {
     Needs.ELEMENTS: _same_index,
     Needs.ROWS: _row,
     Needs.SCAN: _row,
-    Needs.REDUCED: _reduced,
     Needs.JOINED: _joined,
     Needs.PRODUCT: _product,
     Needs.CONVOLVED: _convolved,

@@ -75,15 +75,14 @@ class Axis(NamedTuple):
     repeats: int = 1
     step: int = 0
 
-    @classmethod
-    def up_to(cls, dim: int, size: int) -> Axis:
-        """The first ``size`` indices, all of a dimension of that size."""
-        return cls(dim, 0, size)
-
     @property
     def size(self) -> int:
         """How many indices."""
         return self.length * self.repeats
+
+    def elements(self, tensor: TensorSpec) -> int:
+        """How many elements of a tensor."""
+        return self.size * tensor.numel // max(1, prod(tensor.shape[self.dim : self.dim + 1]))
 
     @property
     def end(self) -> int:
@@ -114,7 +113,8 @@ class Axis(NamedTuple):
 def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
     """Indices of a tensor that is ``whole``, without gaps, that surely lie in a part; None where that is not known."""
     first = part.first - whole.first
-    if len(part.repeats) > 1 or not _is_inside(part, whole, tensor):
+    is_dense = not whole.repeats and whole.length == tensor.numel * tensor.item_bytes
+    if len(part.repeats) > 1 or not is_dense or first < 0 or part.end > whole.end:
         return None
     count, step = part.repeats[0] if part.repeats else (1, whole.length)
     for dim, (size, stride) in enumerate(zip(tensor.shape, strides_of(tensor), strict=True)):
@@ -124,25 +124,6 @@ def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
         if size > 1 and begin < end and step % one == 0 and (repeats or extent == whole.length):
             return Axis(dim, begin, end - begin, extent // step if repeats else count, step // one)
     return None
-
-
-@lru_cache(maxsize=1 << 14)
-def columns_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
-    """Indices of the last dimension of a tensor that is ``whole``, each in a part for some indices of the others."""
-    width = tensor.shape[-1] * tensor.item_bytes if tensor.shape else 0
-    is_inside = width and strides_of(tensor)[-1] == 1 and _is_inside(part, whole, tensor)
-    if not is_inside or any(step % width for _, step in part.repeats):
-        return None
-    first = (part.first - whole.first) % width // tensor.item_bytes
-    length = min(part.length // tensor.item_bytes, tensor.shape[-1] - first)
-    return (
-        Axis(len(tensor.shape) - 1, first, length) if length and not any(s % width for _, s in part.repeats) else None
-    )
-
-
-def _is_inside(part: Part, whole: Part, tensor: TensorSpec) -> bool:
-    is_dense = not whole.repeats and whole.length == tensor.numel * tensor.item_bytes
-    return is_dense and whole.first <= part.first and part.end <= whole.end
 
 
 def strides_of(tensor: TensorSpec) -> tuple[int, ...]:
@@ -220,12 +201,7 @@ class Touched:
             self._parts.add(part)
             self.at_most += size
 
-    @property
-    def at_least(self) -> int:
-        """Bytes touched, the least it can be."""
-        return max(self._most, union_bytes(self._parts))
-
-    def at_least_with(self, other: Touched | None, size: int) -> int:
+    def at_least(self, other: Touched | None = None, size: int = 0) -> int:
         """Bytes touched here and there together, ``size`` of them there: the least it can be."""
         parts = self._parts if other is None else self._parts | other._parts
         return max(self._most, size, union_bytes(parts))

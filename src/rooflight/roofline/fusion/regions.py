@@ -83,7 +83,7 @@ class _Traffic:
                 elif size or not fusion.known:
                     written[value] = sizes[value]
         for value, touched in read.items():
-            written[value] = max(min(touched.at_least, sizes[value]), written.get(value, 0))
+            written[value] = max(min(touched.at_least(), sizes[value]), written.get(value, 0))
         return written
 
     def _needs(self, first: int, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
@@ -110,7 +110,7 @@ class _Traffic:
                     parts.setdefault((fusion.with_makers, value), Touched()).add(part.nbytes, part)
         for (computes, value), touched in parts.items():
             needs = needed if computes else whole
-            needs[value] = max(needs[value], touched.at_least)
+            needs[value] = max(needs[value], touched.at_least())
         return whole, needed
 
     def _supply(self, region: Region, whole: dict[int, int], needed: dict[int, int]) -> None:
