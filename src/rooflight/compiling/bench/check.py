@@ -12,20 +12,18 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import Any, Final, TypeGuard
 
 import torch
+from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
 
 from rooflight.compiling.bench.result import Check, Rounding
 from rooflight.workloads.errors import in_one_line
 from rooflight.workloads.outputs import Difference, compare, copied, tolerance_of
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
 
 STEPS: Final = 3
 _NO_FURTHER: Final = 2.0
@@ -37,7 +35,7 @@ _LEAST_SCALE: Final = 0.1
 rounding (the gradient of a key's bias)."""
 
 Run = Callable[[], Any]
-Opened = tuple[Run, "nn.Module | None"]
+Opened = tuple[Run, nn.Module | None]
 
 
 @dataclass(slots=True)
@@ -71,8 +69,6 @@ def check(eager: Opened, compiled: Opened, double: Opened) -> Check:
 
 
 def _followed(run: Run, model: nn.Module | None) -> _Seen:
-    import torch
-
     seen = _Seen()
     for number in range(STEPS):
         torch.manual_seed(number)
@@ -85,9 +81,6 @@ def _followed(run: Run, model: nn.Module | None) -> _Seen:
 
 
 def _rounding(eager: _Seen, compiled: _Seen, double: Opened) -> Rounding:
-    import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
     run, model = double
     truth, mode = _Seen(), InFloat64()
     try:
@@ -127,9 +120,6 @@ def _errors(truth: _Seen, eager: _Seen, compiled: _Seen, mode: InFloat64) -> Rou
 
 
 def _leaf_errors(wide: Any, one: Any, other: Any) -> Iterator[tuple[str, float, float, float]]:
-    import torch
-    from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path
-
     trios = [
         (keystr(path), truth, own, theirs)
         for (path, truth), own, theirs in zip(

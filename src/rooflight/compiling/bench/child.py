@@ -125,12 +125,15 @@ def timed(request: Request) -> Trial:
 
 
 def _with_what_was_compiled(trial: Trial, request: Request, logged: Mapping[Artifact, Sequence[str]]) -> Trial:
+    from torch._dynamo.utils import counters
+    from torch._inductor import metrics
+
     return msgspec.structs.replace(
         trial,
         stages_s=_stages(request),
-        graphs=_graphs(),
+        graphs=int(counters["stats"]["unique_graphs"]),
         kernels=_kernels(logged["output_code"]),
-        kernel_bytes=_kernel_bytes(),
+        kernel_bytes=int(metrics.num_bytes_accessed) or None,
         graph_breaks=logged_breaks(logged["graph_breaks"]),
         recompiles=tuple(map(logged_recompile, logged["recompiles"])),
     )
@@ -152,18 +155,6 @@ def _stages(request: Request) -> dict[str, float]:
     if request.compile_mode != AOT_INDUCTOR:
         return stages_s()
     return {**_export_s, **{stage: taken for stage, taken in stages_s().items() if stage not in (DYNAMO, AOT)}}
-
-
-def _kernel_bytes() -> int | None:
-    from torch._inductor import metrics
-
-    return int(metrics.num_bytes_accessed) or None
-
-
-def _graphs() -> int:
-    from torch._dynamo.utils import counters
-
-    return int(counters["stats"]["unique_graphs"])
 
 
 def _kernels(codes: Sequence[str]) -> int:

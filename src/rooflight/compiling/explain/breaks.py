@@ -116,9 +116,8 @@ def _of_library(file: str) -> bool:
 
 
 def _break_place(rows: list[str], traceback: str) -> Place | None:
-    """The innermost line of the traceback that is neither torch's nor Python's; else what the first row says."""
     known = list(frames(traceback))
-    if known:
+    if known:  # the innermost line that is neither torch's nor Python's
         return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
     head = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
     return None if head is None else Place(file=head[1], line=int(head[2]))
@@ -131,7 +130,7 @@ _LATENCY: Final = re.compile(r"^Guard latency = ([\d.]+) us", re.MULTILINE)
 _INTERNAL: Final = frozenset(
     ("DIMENSION_DYNAMIC_MARKING_GUARD", "NO_TENSOR_ALIASING", "RELATIONAL_GUARD", "TORCH_FUNCTION_MODE_STACK")
 )
-_EQUALS: Final = re.compile(r"^(.+?) == (.+)$")
+_EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
 
 
 def guards(text: str, files: Iterable[str] = ()) -> tuple[Guard, ...]:
@@ -189,9 +188,9 @@ class Symbols:
                 self.by_name[str(fields.get("symbol"))] = int(value)
             self._by_source[readable(str(fields.get("source")))] = value
         for guard in checks:
-            if (equal := _EQUALS.match(guard.check)) is not None:
-                self.constants.add(equal[1])
-                self._by_source.setdefault(equal[1], equal[2])
+            if (equal := _EQUAL.match(guard.check)) is not None:
+                self.constants.add(equal["source"])
+                self._by_source.setdefault(equal["source"], equal["value"])
 
     def value_of(self, source: str) -> str:
         """What a source was at this compilation, as text; empty if torch does not tell."""
@@ -200,7 +199,6 @@ class Symbols:
 
 _TENSOR: Final = re.compile(r"tensor '(?P<source>.+?)' (?P<what>.+?) mismatch(?: at index (?P<index>\d+))?")
 _EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+?))?\.?$")
-_EQUAL: Final = re.compile(r"^(?P<source>.+?) == (?P<value>.+)$")
 _LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
 _STATE: Final = re.compile(r"^GLOBAL_STATE changed: (.+)$")
 _RECOMPILING: Final = re.compile(r"^Recompiling function (\S+) in (.+):(\d+)$")

@@ -118,7 +118,7 @@ class Dispatches:
 
 
 def _explained(call: _Call, *, timed: bool) -> Dispatched:
-    usual = _defaults()
+    usual, table = _defaults(), _table(_name(call.function))
     united = _united(call.inputs, call.state)
     found = list(layers(call.function, united))
     if found and found[-1].key == "BackendSelect":
@@ -139,7 +139,7 @@ def _explained(call: _Call, *, timed: bool) -> Dispatched:
         excluded=tuple(key for key in gone if key not in never),
         always=_keys(usual.included & call.state.included),
         never=never,
-        passed_over=_passed_over(call.function, united),
+        passed_over=tuple(key for key in _keys(united) if key in table and table[key][2]),
         layers=tuple(
             msgspec.structs.replace(layer, cost_s=spent_s, spread_s=spread_s)
             for layer, (spent_s, spread_s) in zip(found, costs, strict=False)
@@ -154,11 +154,10 @@ def _explained(call: _Call, *, timed: bool) -> Dispatched:
 
 @contextmanager
 def _as_called(call: _Call, found: Sequence[Layer]) -> Iterator[None]:
-    """The modes in which an op was called; random numbers go on afterwards as if nothing had been drawn."""
     import torch
 
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(torch.random.fork_rng(devices=[]))  # random numbers go on as if nothing had been drawn
         stack.enter_context(torch.inference_mode(call.inference))
         stack.enter_context(torch.set_grad_enabled(call.grad))
         for layer in found:
@@ -219,11 +218,6 @@ def _selected(call: _Call) -> Iterator[Layer]:
         yield Layer(key=key, kind="backend", registered=_shortened(registered[0]))
 
 
-def _passed_over(function: Any, united: int) -> tuple[str, ...]:
-    table = _table(_name(function))
-    return tuple(key for key in _keys(united) if key in table and table[key][2])
-
-
 def layers(function: Any, united: int) -> Iterator[Layer]:
     """The kernels that run for a call of an op (an OpOverload) with a key set, the first first.
 
@@ -250,12 +244,9 @@ def _kind(key: str, registered_as: str) -> LayerKind:
         "Functionalize": "functionalization",
         "Python": "python",
     }
-    known = next((kind for prefix, kind in prefixes.items() if key.startswith(prefix)), None)
-    if known is not None:
-        return known
     above = key.startswith(("FuncTorch", "Batched", "Vmap", "BackendSelect", "Conjugate", "Negative", "ZeroTensor",
                             "Named", "Tracer", "Testing", "PreDispatch"))  # fmt: skip
-    return "other" if above else "backend"
+    return next((kind for prefix, kind in prefixes.items() if key.startswith(prefix)), "other" if above else "backend")
 
 
 def _masks(key: str, registered_as: str, table: Mapping[str, tuple[str, str, bool]]) -> tuple[str, ...]:

@@ -152,7 +152,6 @@ def _dispatched(program: Program) -> tuple[tuple[Dispatched, ...], tuple[str, ..
 
 @contextmanager
 def _fresh() -> Iterator[None]:
-    """Nothing is compiled at the begin, and nothing remains."""
     import torch
 
     torch._dynamo.reset()
@@ -291,7 +290,6 @@ def _of_user(
 
 
 def _of_step(name: str, run: Callable[[], Any], model: nn.Module | None, calls: int) -> Program:
-    """A step that is called without arguments. With a model, the model's forward is compiled; else the step."""
     return Program(name=name, run=run, calls=[()] * calls, compiled=_compiling(run, model), backward=False)
 
 

@@ -120,9 +120,9 @@ def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
     for node in joint:
         if node.op == "getitem" and node.reads and node.reads[0] in owner:  # one of several results
             owner.setdefault(node.name, owner[node.reads[0]])
-    known = {node.name for node in joint}
+    by_name = {node.name: node for node in joint}
     put_in = {
-        node.name: [read for read in node.reads if read not in known and read in owner]
+        node.name: [read for read in node.reads if read not in by_name and read in owner]
         for compiled in {id(each.compiled): each.compiled for each in made}.values()
         for node in compiled.lowered.nodes
     }
@@ -130,17 +130,20 @@ def _attribute(joint: Sequence[Node], made: list[_Made]) -> None:
     for node in joint:
         for read in node.reads:
             users[read].append(node.name)
-    for op, nodes in _calls(joint):
+    for op, nodes in eager_calls(joint):
         inside = {node.name for node in nodes}
         if all(node.view for node in nodes):
             continue
         results = [node for node in nodes if not users[node.name] or not inside.issuperset(users[node.name])]
         found = _owner([node.name for node in reversed(results or nodes)], owner, users, put_in)
         if found is not None:
-            found.eager.append((op, _moved(nodes, results, joint)))
+            reads = {read for node in nodes for read in node.reads if read in by_name and read not in inside}
+            sizes = [*(by_name[name].bytes for name in reads), *(node.bytes for node in results)]
+            found.eager.append((op, total(sizes)))
 
 
-def _calls(joint: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
+def eager_calls(joint: Sequence[Node]) -> Iterator[tuple[str, list[Node]]]:
+    """The calls of eager that nodes come of: the op of each, and its nodes in order."""
     calls: dict[Any, list[Node]] = {}
     keys: dict[str, Any] = {}
     for node in joint:
@@ -175,16 +178,13 @@ def _owner(
     return None
 
 
-def _moved(nodes: Sequence[Node], results: Sequence[Node], joint: Sequence[Node]) -> int | None:
-    by_name = {node.name: node for node in joint}
-    inside = {node.name for node in nodes}
-    reads = {read for node in nodes for read in node.reads if read not in inside}
-    return total([*(by_name[name].bytes for name in reads if name in by_name), *(node.bytes for node in results)])
-
-
 def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
     nodes = [node for node in made.compiled.lowered.nodes if node.name in made.own]
     ops = tuple(node.op for node in nodes if not node.view and node.op != "getitem")
+    places: dict[tuple[str, int], Place] = {}
+    for node in nodes:
+        for frame in list(frames(node.stack))[-1:]:
+            places.setdefault((frame.file, frame.line), frame)
     return Kernel(
         id=id_,
         name=made.name,
@@ -192,19 +192,11 @@ def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
         direction=made.compiled.direction,
         ops=ops,
         eager_ops=tuple(op for op, _ in made.eager),
-        places=_places(nodes),
+        places=tuple(places.values()),
         bytes_eager=total(size for _, size in made.eager),
         bytes_kernel=total(group.bytes for group in made.groups) if made.groups else None,
         code=_code(made) if code else "",
     )
-
-
-def _places(nodes: Sequence[Node]) -> tuple[Place, ...]:
-    found: dict[tuple[str, int], Place] = {}
-    for node in nodes:
-        for frame in list(frames(node.stack))[-1:]:
-            found.setdefault((frame.file, frame.line), frame)
-    return tuple(found.values())
 
 
 def _code(made: _Made) -> str:

@@ -104,25 +104,12 @@ def costs_of(
         if call is None:
             return LayerCosts()
         calls = _calls_in(call, clock)
-        rounds = [_round(call, calls, levels, clock) for _ in range(ROUNDS)]
+        rounds = [[_batch_s(call, calls, level, clock) for level in levels] for _ in range(ROUNDS)]
     differences = [[row[n] - row[n + 1] for row in rounds] for n in range(len(levels) - 1)]
     return LayerCosts(
         call_s=statistics.median(row[0] for row in rounds),
         layers_s=tuple((statistics.median(each), _spread(each)) for each in differences),
     )
-
-
-def _round(
-    call: Callable[[], Any],
-    calls: int,
-    levels: Sequence[_Level],
-    clock: Callable[[], float],
-) -> list[float]:
-    times = []
-    for level in levels:
-        with level():
-            times.append(_batch(call, calls, clock))
-    return times
 
 
 @contextmanager
@@ -160,18 +147,16 @@ def _runs(
 
 
 def _calls_in(call: Callable[[], Any], clock: Callable[[], float]) -> int:
-    begin = clock()
-    for _ in range(3):
-        call()
-    each = (clock() - begin) / 3
+    each = _batch_s(call, 3, nullcontext, clock)
     return MOST_CALLS if each <= 0 else max(1, min(MOST_CALLS, int(BATCH_S / each)))
 
 
-def _batch(call: Callable[[], Any], calls: int, clock: Callable[[], float]) -> float:
-    begin = clock()
-    for _ in range(calls):
-        call()
-    return (clock() - begin) / calls
+def _batch_s(call: Callable[[], Any], calls: int, level: _Level, clock: Callable[[], float]) -> float:
+    with level():
+        begin = clock()
+        for _ in range(calls):
+            call()
+        return (clock() - begin) / calls
 
 
 def _without(layer: str) -> AbstractContextManager[Any]:

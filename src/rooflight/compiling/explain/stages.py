@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rooflight.compiling.explain.breaks import Symbols, cuda_graphs, graph_breaks, guard_s, guards, recompile
 from rooflight.compiling.explain.graph_text import Line, Printed, function_name, printed, resumed_at, sized, source_of
-from rooflight.compiling.explain.kernels import kernels
+from rooflight.compiling.explain.kernels import eager_calls, kernels
 from rooflight.compiling.explain.result import Autograd, Decomposition, Graph, Place, Recompile, Saved
 from rooflight.compiling.explain.trace import Entry, Heard, Node
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
@@ -52,12 +52,8 @@ def _ops(graph: Printed) -> int:
 
 def decompositions(nodes: Sequence[Node]) -> tuple[Decomposition, ...]:
     """The ops that were replaced by others, with these in order, the most frequent first."""
-    parts: dict[tuple[str, object], list[str]] = {}
-    for node in nodes:
-        if node.eager is not None and node.op and node.op != "getitem":
-            key = (node.eager[0], node.name) if node.op == node.eager[0] else node.eager
-            parts.setdefault(key, []).append(node.op)
-    found = Counter((op, tuple(dict.fromkeys(into))) for (op, _), into in parts.items() if into != [op])
+    parts = ((op, [node.op for node in call if node.op != "getitem"]) for op, call in eager_calls(nodes))
+    found = Counter((op, tuple(dict.fromkeys(into))) for op, into in parts if into and into != [op])
     return tuple(Decomposition(op=op, into=into, count=count) for (op, into), count in found.most_common())
 
 

@@ -358,11 +358,7 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         ("graph", "", lambda kernel: kernel.id),
         ("direction", "", lambda kernel: kernel.direction),
         ("kernel", "", lambda kernel: _cut(kernel.name, 36)),
-        (
-            "ops of eager",
-            "",
-            lambda kernel: _counted(op.removeprefix("aten::") for op in kernel.eager_ops or kernel.ops),
-        ),
+        ("ops of eager", "", _ops_of),
         ("lines", "", lambda kernel: ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:]))),
         ("eager", "B", lambda kernel: kernel.bytes_eager if kernel.eager_ops else None),
         ("moves", "B", lambda kernel: kernel.bytes_kernel),

@@ -44,63 +44,51 @@ def call_kind(
     args: tuple[Any, ...], kwargs: dict[str, Any], module: torch.nn.Module | None
 ) -> tuple[Kind, tuple[Any, ...]]:
     """The kind of a call, and its sizes: the shapes of its tensors and its numbers, in the order of its arguments."""
-    sizes: list[Any] = []
-    kind: list[Any] = [*call_mode(module)]
+    kind, sizes, _ = _parts(args, kwargs)
+    return (*call_mode(module), *kind), tuple(sizes)
+
+
+def _parts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any], list[torch.Tensor | None]]:
+    """What the kind of a call has of its arguments, their sizes, and for each size the tensor; None for a number."""
+    parts: tuple[list[Any], list[Any], list[torch.Tensor | None]] = [], [], []
     for value in args:
-        _add(value, kind, sizes, _DEPTH)
+        _add(value, *parts, _DEPTH)
     for name in kwargs if len(kwargs) < 2 else sorted(kwargs):
-        kind.append(name)
-        _add(kwargs[name], kind, sizes, _DEPTH)
-    return tuple(kind), tuple(sizes)
+        parts[0].append(name)
+        _add(kwargs[name], *parts, _DEPTH)
+    return parts
 
 
-def _add(value: Any, kind: list[Any], sizes: list[Any], depth: int) -> None:
+def _add(value: Any, kind: list[Any], sizes: list[Any], tensors: list[torch.Tensor | None], depth: int) -> None:
     of = type(value)
     if isinstance(value, torch.Tensor):
         # compilers make other code for sizes of 0 and 1
         short = tuple([size if size < _GENERAL else None for size in value.shape])
         kind += (value.dtype, short, value.device, value.requires_grad)
         sizes.append(tuple(value.shape))
+        tensors.append(value)
     elif value is None or of is bool or of is str:
         kind.append(value)
     elif of is int or of is float:
         kind.append(of)
         sizes.append(value)
+        tensors.append(None)
     elif depth and isinstance(value, (list, tuple)):
         kind += (of, len(value))
         for each in value[:_LONG]:
-            _add(each, kind, sizes, depth - 1)
+            _add(each, kind, sizes, tensors, depth - 1)
     elif depth and of is dict:
         kind += (of, len(value))
         for name in list(value)[:_LONG]:
             kind.append(str(name))
-            _add(value[name], kind, sizes, depth - 1)
+            _add(value[name], kind, sizes, tensors, depth - 1)
     else:
         kind.append(of)
 
 
 def tensors_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor | None]:
     """The tensors of a call by their place among its sizes; None for a number."""
-    found: list[torch.Tensor | None] = []
-
-    def walk(value: Any, depth: int) -> None:
-        of = type(value)
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif of is int or of is float:
-            found.append(None)
-        elif depth and isinstance(value, (list, tuple)):
-            for each in value[:_LONG]:
-                walk(each, depth - 1)
-        elif depth and of is dict:
-            for name in list(value)[:_LONG]:
-                walk(value[name], depth - 1)
-
-    for value in args:
-        walk(value, _DEPTH)
-    for name in sorted(kwargs):
-        walk(kwargs[name], _DEPTH)
-    return found
+    return _parts(args, kwargs)[2]
 
 
 def numbers_vary(sizes: Sequence[tuple[Any, ...]]) -> bool:

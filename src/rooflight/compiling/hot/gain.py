@@ -47,7 +47,7 @@ def pattern_of(session: Session) -> Pattern:
     numbers = columns.signature[counted]
     wiring = _wiring(session, counted)
     hashes = []
-    for describe in (_exact, _shape_free):
+    for describe in (repr, _shape_free):
         texts = [describe(op) for op in session.signatures]
         kinds = {text: number for number, text in enumerate(dict.fromkeys(texts))}
         digest = blake2b(digest_size=16)
@@ -83,10 +83,6 @@ def _wiring(session: Session, counted: np.ndarray) -> bytes:
             flat.append(-1)
             flat += [order.setdefault(number, len(order)) for number in ids[ends[index] : ends[index + 1]]]
     return np.array(flat, dtype=np.int64).tobytes()
-
-
-def _exact(op: OpSignature) -> str:
-    return repr(op)
 
 
 def _shape_free(op: OpSignature) -> str:
