@@ -51,7 +51,7 @@ def check(
         if before is not None:
             same_inputs &= same_tensors(before.inputs, now.inputs)
             same_results &= same_tensors(before.expected, now.expected)
-            reuses |= not why and not same_tensors(before.kept, before.given)
+            reuses |= not why and not same_tensors(before.copy, before.given)
         before = now
         number += 1
     several = number > 1
@@ -69,7 +69,7 @@ class _Draw:
     """What both programs made of the same inputs, and what became of the inputs."""
 
     def __init__(self, reference: Run, solution: Run, inputs: tuple[Any, ...]) -> None:
-        self.inputs, self.why, self.given, self.kept = inputs, "", None, None
+        self.inputs, self.why, self.given, self.copy = inputs, "", None, None
         theirs, ours = (tuple(map(copied, inputs)) for _ in range(2))
         with same_numbers():  # where both draw, they draw the same
             self.expected = reference(theirs)
@@ -80,25 +80,23 @@ class _Draw:
         except RunFailed as error:
             self.why = str(error).replace(STEP_FAILED, "raised ", 1)
             return
-        self.kept = copied(self.given)  # a later call may write over it
+        self.copy = copied(self.given)  # a later call may write over it
         changed = [number for number, pair in enumerate(zip(ours, theirs, strict=True)) if not same_tensors(*pair)]
         if changed:
             self.why = f"changes its input {changed[0]} in place, as the reference does not"
 
 
 def _reason(now: _Draw, before: _Draw | None, difference: Difference, reference: Run) -> str:
-    """Why a result is wrong: a known mistake, or by how much it differs."""
-    told = difference.message
     returned = [number for number, value in enumerate(now.own) if same_tensors(now.given, value)]
     if returned:
         return f"returns its input {returned[0]}"
-    if before is not None and same_tensors(before.kept, now.given) and not same_tensors(before.inputs, now.inputs):
+    if before is not None and same_tensors(before.copy, now.given) and not same_tensors(before.inputs, now.inputs):
         return "gives the same result for other inputs: it keeps results between calls, or ignores its inputs"
     with same_numbers(1):
         again = reference(tuple(map(copied, now.inputs)))
     if not same_tensors(now.expected, again):
-        return f"{told}; the reference draws random numbers, and the solution did not draw the same"
-    return told
+        return f"{difference.message}; the reference draws random numbers, and the solution did not draw the same"
+    return difference.message
 
 
 def copy_weights(reference: nn.Module, solution: nn.Module) -> tuple[int, tuple[str, ...]]:

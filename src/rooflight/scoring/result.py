@@ -42,31 +42,6 @@ class Checked:
         """Whether the solution is right."""
         return not self.why
 
-    @property
-    def error(self) -> float | None:
-        """The largest of |difference| / (scale + |reference|); scale is the mean of |reference|, at most 1."""
-        return self.difference.error
-
-    @property
-    def rms_error(self) -> float | None:
-        """The root mean square of the difference over that of the reference."""
-        return self.difference.rms
-
-    @property
-    def tolerance(self) -> float | None:
-        """The largest error of a right result."""
-        return self.difference.tolerance
-
-    @property
-    def precision(self) -> str | None:
-        """The precision that such an error is typical of."""
-        return self.difference.precision
-
-    @property
-    def compiled_error(self) -> float | None:
-        """The error of torch.compile's result."""
-        return None if self.compiled is None else self.compiled.error
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
@@ -219,7 +194,7 @@ class ScoreDocument(Document, frozen=True, kw_only=True, tag="rooflight.score/1"
 def document(score: Score, verdict: str) -> ScoreDocument:
     """What programs read of a score."""
     analysis, trials = score.analysis, score.trials
-    program, bound_s = analysis.program, score.program_bound_s
+    program, bound_s, checked = analysis.program, score.program_bound_s, score.checked
     programs = (
         ProgramTimes.view(
             timing,
@@ -237,6 +212,7 @@ def document(score: Score, verdict: str) -> ScoreDocument:
         environment=analysis.session.environment,
         bounds=Bounds.view(program, analysis.totals, warm_program_bound_s=program.warm.program_bound_s),
         coverage=analysis.coverage.calls,
+        checked=None if checked is None else _checked(checked),
         programs=tuple(programs),
         share=score.share(SOLUTION),
         trials=0 if trials is None else trials.number,
@@ -244,4 +220,11 @@ def document(score: Score, verdict: str) -> ScoreDocument:
         others_share=None if trials is None else trials.others_share,
         disturbed=trials is not None and trials.disturbed,
         conclusion=verdict,
+    )
+
+
+def _checked(checked: Checked) -> CheckedFigures:
+    compiled_error = None if checked.compiled is None else checked.compiled.error
+    return CheckedFigures.view(
+        checked, checked.difference, rms_error=checked.difference.rms, compiled_error=compiled_error
     )

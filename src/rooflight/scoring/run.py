@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from rooflight.roofline.bound import float32_rules
 from rooflight.roofline.memory import memory_use
 from rooflight.scoring.check import check, copy_weights
 from rooflight.scoring.result import COMPILED, EAGER, SOLUTION, Checked, Score
-from rooflight.scoring.trials import Run, Trials, WrongResultError, timed
+from rooflight.scoring.trials import Run, WrongResultError, timed
 from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.outputs import Difference, compare
 from rooflight.workloads.problem import (
@@ -72,7 +72,8 @@ def score(
     reference, solution = Path(reference), Path(solution)
     _check_numbers(trials, tolerance)
     class_name = solution_class(_existing(solution))
-    seen = _recorded(_existing(reference), progress)
+    check_names(_existing(reference))  # a file that is no problem is refused as one, whatever else it could be
+    seen = record_without_hardware(str(reference), RunOptions(), progress)
     here = device is None or device.lower() in HERE
     known = None if here else find_what_if(device, what_if, progress=progress)
     other = known is not None and place_of(known) is None
@@ -113,11 +114,6 @@ def _existing(path: Path) -> Path:
     if path.suffix != ".py":
         raise TargetError(f"{path} is no Python file: rooflight score takes problem.py and solution.py")
     return path
-
-
-def _recorded(reference: Path, progress: Progress) -> Observed:
-    check_names(reference)  # a file that is no problem is told so, whatever else it could be
-    return record_without_hardware(str(reference), RunOptions(), progress)
 
 
 def _analysis(seen: Observed, spec: Any, progress: Progress) -> Analysis:
@@ -196,35 +192,31 @@ class _Pair:
 
     def timed(self, found: Score, *, compiled: bool, trials: int | None, clock: Clock) -> Score:
         """The score with times, or without where a timed result is wrong."""
-        with warnings.catch_warnings():  # the programs' own, and the compiler's about its own use of torch
-            warnings.simplefilter("ignore")
-            return self._timed(found, compiled, trials, clock)
-
-    def _timed(self, found: Score, compiled: bool, trials: int | None, clock: Clock) -> Score:
-        checked = found.checked
+        checked, taken = found.checked, None
         assert checked is not None
         programs, not_compiled = {EAGER: self._reference}, "--no-compile"
-        if compiled:
-            run, difference, not_compiled = self._compiled()
-            checked = replace(checked, compiled=difference)
-            programs |= {COMPILED: run} if run is not None else {}
-        programs[SOLUTION] = self._solution
-        taken: Trials | None = None
-        try:
-            taken = timed(
-                programs,
-                lambda number: self._problem.inputs(_FIRST_TIMED + number),
-                self._wrong,
-                clock=clock,
-                trials=trials,
-                progress=self._progress,
-            )
-        except WrongResultError as error:
-            checked = replace(checked, why=str(error))
+        with warnings.catch_warnings():  # the programs' own, and the compiler's about its own use of torch
+            warnings.simplefilter("ignore")
+            if compiled:
+                run, difference, not_compiled = self._compiled()
+                checked = replace(checked, compiled=difference)
+                programs |= {COMPILED: run} if run is not None else {}
+            programs[SOLUTION] = self._solution
+            try:
+                taken = timed(
+                    programs,
+                    lambda number: self._problem.inputs(_FIRST_TIMED + number),
+                    lambda results: self._difference(results[EAGER], results[SOLUTION]).message,
+                    clock=clock,
+                    trials=trials,
+                    progress=self._progress,
+                )
+            except WrongResultError as error:
+                checked = replace(checked, why=str(error))
         return replace(found, checked=checked, trials=taken, not_compiled=not_compiled)
 
-    def _wrong(self, results: Mapping[str, Any]) -> str:
-        return compare(results[EAGER], results[SOLUTION], tolerance=self._tolerance, tf32=self._tf32).message
+    def _difference(self, expected: Any, given: Any) -> Difference:
+        return compare(expected, given, tolerance=self._tolerance, tf32=self._tf32)
 
     def _compiled(self) -> tuple[Run | None, Difference | None, str]:
         """The reference under torch.compile with its defaults, how its result differs, or why there is none."""
@@ -242,8 +234,7 @@ class _Pair:
             return None, None, f"torch.compile failed: {in_one_line(cause)}"
         with same_numbers():
             expected = self._reference(self._problem.inputs())
-        difference = compare(expected, given, tolerance=self._tolerance, tf32=self._tf32)
-        return run, difference, ""
+        return run, self._difference(expected, given), ""
 
 
 def _runner(file: ImportedFile, model: Callable[..., Any] | nn.Module) -> Run:

@@ -67,10 +67,9 @@ def score_notes(score: Score) -> Iterable[str]:
 
 def _of_check(checked: Checked) -> Iterable[str]:
     if checked.tensors_unmatched:
-        names = ", ".join(checked.tensors_unmatched[:_NAMED]) + (
-            ", …" if len(checked.tensors_unmatched) > _NAMED else ""
-        )
-        have = count_of(len(checked.tensors_unmatched), "tensor of the solution has", "tensors of the solution have")
+        count = len(checked.tensors_unmatched)
+        names = ", ".join(checked.tensors_unmatched[:_NAMED]) + ", …" * (count > _NAMED)
+        have = count_of(count, "tensor of the solution has", "tensors of the solution have")
         yield (
             f"{have} no counterpart of the same name and shape in the reference: what the constructor drew from the "
             f"same random numbers stays ({names})."
@@ -86,9 +85,9 @@ def _of_check(checked: Checked) -> Iterable[str]:
     compiled = checked.compiled
     if compiled is not None and not compiled.agrees:
         yield f"torch.compile's own result is outside of the tolerance: {compiled.message}."
-    if checked.precision not in (None, "float32"):
-        error = f"root-mean-square error {checked.rms_error:.2g}"
-        yield f"The result is as rough as one computed in {checked.precision} ({error})."
+    if checked.difference.precision not in (None, "float32"):
+        error = f"root-mean-square error {checked.difference.rms:.2g}"
+        yield f"The result is as rough as one computed in {checked.difference.precision} ({error})."
 
 
 def _of_times(score: Score) -> Iterable[str]:
@@ -97,10 +96,11 @@ def _of_times(score: Score) -> Iterable[str]:
     bounds = score.analysis.program
     program, warm = Quantity(bounds.program_bound_s, "s"), Quantity(bounds.warm.program_bound_s, "s")
     if score.faster_than_light:
+        least = Quantity(min(bounds.program_bound_s, bounds.warm.program_bound_s), "s")
         taken = [f"{name} took {Quantity(score.timings[name].median_s, 's')}" for name in score.faster_than_light]
         yield (
-            f"Contradiction: {', '.join(taken)}, less than the program bound, {min(warm, program, key=_value)}, which "
-            f"nothing real beats. {_causes(score)}"
+            f"Contradiction: {', '.join(taken)}, less than the program bound, {least}, which nothing real beats. "
+            f"{_causes(score)}"
         )
     for name in score.helped_by_cache:
         yield (
@@ -117,10 +117,6 @@ def _of_times(score: Score) -> Iterable[str]:
         yield f"Times of {' and '.join(wide)} spread by more than 10%: something disturbed them, or the work varies."
 
 
-def _value(quantity: Quantity) -> float:
-    return quantity.value
-
-
 def _causes(score: Score) -> str:
     checked = score.checked
     assert checked is not None
@@ -132,15 +128,13 @@ def _causes(score: Score) -> str:
         causes.append("results kept from an earlier call, as all inputs are the same")
     elif checked.same_results:
         causes.append("nothing was computed, as the reference's result does not depend on its inputs")
-    if checked.precision not in (None, "float32"):
-        causes.append(
-            f"arithmetic of fewer bits: its result is as rough as {checked.precision}'s (--precision bounds it so)"
-        )
+    if (precision := checked.difference.precision) not in (None, "float32"):
+        causes.append(f"arithmetic of fewer bits: its result is as rough as {precision}'s (--precision bounds it so)")
     if score.place == "cuda":
         causes.append("work on another CUDA stream, which the clock does not see")
     causes.append("an algorithm with fewer operations (Winograd, FFT, Strassen, zeros left out)")
-    kept = "" if checked.same_inputs else " Every timed result was compared with eager's, on inputs of its own."
-    return f"Likely causes: {', '.join(causes)}; {roofs}.{kept}"
+    compared = "" if checked.same_inputs else " Every timed result was compared with eager's, on inputs of its own."
+    return f"Likely causes: {', '.join(causes)}; {roofs}.{compared}"
 
 
 def report_of(score: Score) -> Report:
@@ -178,12 +172,13 @@ def _facts(score: Score) -> Iterable[tuple[str, Cell]]:
 def _result(checked: Checked) -> str:
     if not checked.agrees:
         return f"wrong: {checked.why}"
-    if checked.error is None:
+    found, compiled = checked.difference, checked.compiled
+    if found.error is None:
         return f"right: equal for {checked.draws} draws of inputs"
-    beside = "" if checked.compiled_error is None else f"; compiled {checked.compiled_error:.2g}"
+    beside = "" if compiled is None or compiled.error is None else f"; compiled {compiled.error:.2g}"
     return (
-        f"right for {checked.draws} draws of inputs: error {checked.error:.2g} "
-        f"(tolerance {checked.tolerance:g}{beside}), as precise as {checked.precision}"
+        f"right for {checked.draws} draws of inputs: error {found.error:.2g} "
+        f"(tolerance {found.tolerance:g}{beside}), as precise as {found.precision}"
     )
 
 

@@ -10,7 +10,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.roofline.analysis import Analysis, analyze
-from rooflight.tracking.observer import ObservedStep, StepObserver
+from rooflight.tracking.observer import ObservedStep, StepObserver, errors_to
 from rooflight.tracking.report import report_of_analysis, report_of_step
 
 
@@ -59,27 +59,25 @@ class LayerSOLHooks:
         """Take the hooks out; what they recorded stays. Does nothing if they are not in place."""
         if self._observer is None:
             return
-        try:
+        with errors_to(self._fail):
             self._keep(self._observer.finish(self._steps))
-        except Exception as error:
-            self._fail(error)
         self._observer.stop()  # also what an error inside an op has left
 
     def step(self) -> None:
         """End a pass and begin the next. Raises RuntimeError if the hooks are not attached."""
         if self._observer is None or not self.attached:
             raise RuntimeError("the hooks are not attached: attach() first")
-        try:
+        with errors_to(self._fail):
             self._keep(self._observer.end_step(self._steps))
-        except Exception as error:
-            self._fail(error)
         self._steps += 1
 
     @property
     def analysis(self) -> Analysis:
         """Costs and bounds of the last pass that is known in full. Raises RuntimeError before anything ran."""
-        if self._observer is not None and self.attached:
-            self._take(self._observer)
+        if self._observer is not None and self.attached and self._last is None:
+            session = self._observer.so_far()  # of the open pass, the first one
+            if session is not None and len(session):
+                self._analysis = analyze(session, self._observer.device)
         if self._error is not None:
             raise RuntimeError(f"the hooks were removed after an error: {self._error}") from self._error
         if self._last is not None and self._last.structure is not None:
@@ -108,12 +106,6 @@ class LayerSOLHooks:
         for step in steps:
             if step.tells_more_than(self._last):
                 self._last = step
-
-    def _take(self, observer: StepObserver) -> None:
-        """Analyse what the open pass has recorded, if it is the first."""
-        session = observer.so_far() if self._last is None else None
-        if session is not None and len(session):
-            self._analysis = analyze(session, observer.device)
 
     def _fail(self, error: Exception) -> None:
         self._error = error

@@ -16,9 +16,8 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device
 from rooflight.records.report import Report
 from rooflight.reporting.writers import write_scalars, writers_in
-from rooflight.tracking.observer import ObservedStep, StepObserver
-from rooflight.tracking.report import report_of_step
-from rooflight.tracking.scalars import scalars_of
+from rooflight.tracking.observer import ObservedStep, StepObserver, errors_to
+from rooflight.tracking.report import report_of_step, scalars_of
 
 DEFAULT_INTERVAL: Final = 100
 
@@ -63,10 +62,8 @@ class Tracker:
         self._broken_writers: set[int] = set()
         self._failed = self._paused = False
         self._observer = StepObserver(models_of(model), spec, self._fail)
-        try:
+        with errors_to(self._fail):
             self._observer.start()
-        except Exception as error:
-            self._fail(error)
 
     @property
     def running(self) -> bool:
@@ -83,15 +80,16 @@ class Tracker:
                 self._observer.stop()  # an error inside an op leaves the recorder where only now it can be taken out
             return None
         report = None
-        try:
+        with errors_to(self._fail):
             self._writer = writer
             self._take(self._observer.end_step(iteration))
             if self.interval and iteration % self.interval == 0 and self.last_step is not None and _speaks():
+                from rooflight.reporting.console import print_report
+
                 report = self.report()
-                self._print(report)
+                print_report(report)
+                sys.stdout.flush()
             self._observer.restart_clock()
-        except Exception as error:
-            self._fail(error)
         return report
 
     def report(self) -> Report:
@@ -104,27 +102,21 @@ class Tracker:
         """Drop the open iteration and track nothing until ``resume``: for evaluations and checkpoints in a loop."""
         if self.running:
             self._paused = True
-            try:
+            with errors_to(self._fail):
                 self._observer.pause()
-            except Exception as error:
-                self._fail(error)
 
     def resume(self) -> None:
         """Begin an iteration anew. Does nothing unless paused."""
         if self._paused:
             self._paused = False
-            try:
+            with errors_to(self._fail):
                 self._observer.resume()
-            except Exception as error:
-                self._fail(error)
 
     def close(self) -> None:
         """Write what the device had not finished yet, and take hooks and recording out. Can be called again."""
         self._paused = False
-        try:
+        with errors_to(self._fail):
             self._take(self._observer.remaining())
-        except Exception as error:
-            self._fail(error)
         self._observer.stop()
 
     def _take(self, steps: list[ObservedStep]) -> None:
@@ -145,14 +137,7 @@ class Tracker:
                 self._broken_writers.add(id(one))
                 _log.warning("rooflight: no more scalars to %s: %s", type(one).__name__, error)
 
-    def _print(self, report: Report) -> None:
-        from rooflight.reporting.console import print_report
-
-        print_report(report)
-        sys.stdout.flush()
-
     def _fail(self, error: Exception) -> None:
-        """Log an error of the tracker once, and end tracking: it must not reach the loop."""
         self._paused = False
         if not self._failed:
             self._failed = True
@@ -177,12 +162,11 @@ def initialize_sol(model: Models, args: Any = None, *, device: DeviceSpec | str 
     tracking.
     Raises TypeError for models that are none and ValueError for an unknown device: mistakes made before training.
     """
-    global _tracker
+    global _tracker, _warned
     settings: Mapping[str, Any] = args if isinstance(args, Mapping) else vars(args) if args is not None else {}
     shutdown_sol()
     if args is not None and not settings.get("rl_enable_sol_tracking", False):
-        _tracker = None
-        _set_disabled()
+        _warned = True  # it was declined, which is no mistake to warn of
         return None
     interval = settings.get("rl_sol_report_interval")
     _tracker = Tracker(
@@ -214,12 +198,6 @@ def shutdown_sol() -> None:
     if _tracker is not None:
         _tracker.close()
         _tracker = None
-
-
-def _set_disabled() -> None:
-    """Tracking was declined, which is no mistake to warn of."""
-    global _warned
-    _warned = True
 
 
 def _speaks() -> bool:

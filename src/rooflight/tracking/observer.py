@@ -8,7 +8,8 @@ one did something that no recorded step did: other shapes, another phase, no opt
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Final
@@ -63,6 +64,15 @@ class ObservedStep:
         if self.structure is None or not len(self.structure.analysis.session):
             return False
         return other is None or other.recorded or not self.recorded
+
+
+@contextmanager
+def errors_to(fail: Callable[[Exception], None]) -> Iterator[None]:
+    """Give an error of the block to ``fail``: it must not reach the program."""
+    try:
+        yield
+    except Exception as error:
+        fail(error)
 
 
 class StepObserver:
@@ -253,7 +263,6 @@ class StepObserver:
         return seconds
 
     def _name(self, place: Place, key: str) -> str:
-        """What an analysis calls the row of a place."""
         if key == "phase":
             return phase_name(place.phase, place.direction, others=self.timer.has_phases)
         name = place.module if key == "module" else self.classes.get(place.module, place.module)

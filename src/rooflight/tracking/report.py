@@ -1,4 +1,6 @@
-"""The report of a step: by phase, by layer type, by function, and the modules that take longest."""
+"""The report of a step: by phase, by layer type, by function, and the modules that take longest; and its figures as
+scalars, for TensorBoard and W&B.
+"""
 
 from __future__ import annotations
 
@@ -101,11 +103,14 @@ def _report(
     }
     if len(analysis.session.functions) > 1:
         by["function"] = time_by_place(analysis, "function")
+    places = {f"by_{key}": times.places for key, times in by.items()}
     classes = {module.path: module.class_name for module in timed.session.modules}
     replaced = _replaced_tables(base, by, classes, top, of_spans=seconds_by is not None)
     return Report(
         title=f"Speed of light: {title} on {analysis.device.name}",
-        data=_data(analysis, base.conclusion, by, clock, wall_s),
+        data=StepDocument.view(
+            analysis_data(analysis, base.conclusion), step=StepTimes.view(measured_s=wall_s, clock=clock, **places)
+        ),
         facts=tuple(_facts(analysis, base, clock, is_loop=seconds_by is not None)),
         tables=(
             *(table for table in replaced if table.rows),
@@ -131,27 +136,14 @@ def _replaced_tables(
     yield replace(modules, title=f"Top {count_of(len(modules.shown), 'module')} by time")
 
 
-def _data(
-    analysis: Analysis, conclusion: str, by: Mapping[str, TimeByPlace], clock: str, wall_s: float | None
-) -> StepDocument:
-    whole = analysis_data(analysis, conclusion)
-    places = {f"by_{key}": times.places for key, times in by.items()}
-    return StepDocument.view(whole, step=StepTimes.view(measured_s=wall_s, clock=clock, **places))
-
-
 def _facts(analysis: Analysis, base: Report, clock: str, *, is_loop: bool) -> Iterable[tuple[str, Cell]]:
     counted = analysis.by("layer")
     inside = sum(group.calls for group in counted if not group.name.startswith("("))
+    where = f"; {count_of(inside, 'call')} inside modules, {analysis.totals.calls - inside:,} outside"
     for name, value in base.facts:
         if name == "measured ops" and is_loop:
             continue
-        if name == "operations":
-            yield (
-                name,
-                f"{value}; {count_of(inside, 'call')} inside modules, {analysis.totals.calls - inside:,} outside",
-            )
-        else:
-            yield name, value
+        yield name, f"{value}{where}" if name == "operations" else value
     yield "times", clock
 
 
@@ -163,3 +155,42 @@ def _with_wall(analysis: Analysis, wall_s: float) -> Analysis:
     )
     session = session.with_measurement(replace(measurement, wall_samples_s=np.array([wall_s])))
     return analysis.of(session)
+
+
+def scalars_of(step: ObservedStep) -> dict[str, float]:
+    """Name to value, SI units. Bounds and efficiencies are missing for a step whose structure is not known, and
+    efficiencies for one that was being recorded, which takes longer than it would have.
+
+    ``sol/`` is the whole step, ``sol_phase/NAME/`` a phase, ``sol_layer/CLASS/`` the modules of a class (their own
+    code; what they call counts where it is). Efficiency is op bound / time.
+    """
+    wall_s = step.spans.wall_s
+    scalars = {"sol/iteration_s": wall_s, "sol/recorded": float(step.recorded)}
+    structure = step.structure
+    timed = not step.recorded
+    if structure is not None:
+        totals, program = structure.analysis.totals, structure.analysis.program
+        scalars |= {
+            "sol/op_bound_s": totals.op_bound_s,
+            "sol/fused_bound_s": program.fused_bound_s,
+            "sol/program_bound_s": program.program_bound_s,
+            "sol/matrix_flops": float(totals.matrix_flops),
+            "sol/bytes_moved": float(totals.bytes_moved),
+        }
+        if structure.analysis.coverage.calls is not None:
+            scalars["sol/coverage"] = structure.analysis.coverage.calls
+        if totals.bytes_sent:
+            scalars["sol/bytes_sent"] = float(totals.bytes_sent)
+        if timed and wall_s:
+            scalars["sol/efficiency"] = totals.op_bound_s / wall_s
+            scalars["sol/matrix_flops_per_s"] = totals.matrix_flops / wall_s
+    for prefix, key in (("sol_phase", "phase"), ("sol_layer", "layer")):
+        scalars |= {f"{prefix}/{name}/seconds": length for name, length in step.seconds_by[key].items()}
+        if structure is not None and timed:
+            places = time_by_place(structure.timed, key, step.seconds_by[key]).places
+            scalars |= {
+                f"{prefix}/{place.name}/efficiency": place.efficiency
+                for place in places
+                if place.efficiency is not None
+            }
+    return scalars

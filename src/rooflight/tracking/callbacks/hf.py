@@ -92,7 +92,6 @@ class SolCallback(TrainerCallback):
         self.close()
 
     def _boards(self) -> list[Any]:
-        """What the trainer's own TensorBoard callback writes to."""
         callbacks = self._trainer.callback_handler.callbacks if self._trainer is not None else ()
         return [getattr(callback, "tb_writer", None) for callback in callbacks]
 

@@ -103,7 +103,6 @@ class SolCallback(Callback):
         self.close()
 
     def _within_batch(self, name: str) -> None:
-        """From one part of a batch to the next."""
         if self._phases:
             self._leave_phases(all_but=1)
             self._enter(name)
