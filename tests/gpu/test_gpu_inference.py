@@ -52,7 +52,7 @@ def test_buckets_share_the_steps_device_time(torch, work, profiler, strict, monk
     in_steps = len(syncs) - before
     prof.end_run()
     assert in_steps == (40 if strict else 0)
-    sums = prof.results.sums["model"]
+    sums = prof.results.totals.buckets["model"]
     assert prof.results.totals.steps == 20
     assert prof.results.totals.tokens == 40
     assert prof.results.runs[0].meta.clock == "device events"
@@ -73,6 +73,6 @@ def test_a_replayed_graph_is_timed_by_the_bucket_around_it(torch, work, profiler
             graph.replay()
             prof.set_step_tokens(1)
     prof.end_run()
-    sums = prof.results.sums["model"]
+    sums = prof.results.totals.buckets["model"]
     assert prof.problems.counts == {}
     assert sums.exclusive_ns["decoder"] > 0.8 * sums.whole_ns

@@ -370,7 +370,7 @@ def test_forward_of_a_module_is_hooked_as_torch_does_it(bench):
     bench.catch_up()
     prof.end_run()
     prof.detach()
-    assert prof.results.sums["engine"].calls == {"decode": 2}
+    assert prof.results.totals.buckets["engine"].calls == {"decode": 2}
     assert vars(model).keys() == before.keys()
     assert (len(model._forward_hooks), len(model._forward_pre_hooks)) == hooks
 
@@ -401,7 +401,7 @@ def test_a_module_compiled_in_place_is_one_bucket(bench):
     with run_of(prof):
         model.step(torch.ones(2, 4))
         bench.catch_up()
-    assert prof.results.sums["engine"].calls == {"decode": 1}
+    assert prof.results.totals.buckets["engine"].calls == {"decode": 1}
     prof.detach()
     assert model._compiled_call_impl is inner
 
@@ -431,7 +431,7 @@ def test_parts_that_an_engine_makes_are_hooked_until_the_run_ends(bench):
     )
     part = engine.serve()
     assert "choose" not in vars(part)
-    assert prof.results.sums["engine"].calls == {"sampler": 2}
+    assert prof.results.totals.buckets["engine"].calls == {"sampler": 2}
     outside = engine.make()
     assert "choose" in vars(outside)
     prof.detach()

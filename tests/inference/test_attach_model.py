@@ -152,7 +152,7 @@ def test_a_step_is_the_same_with_hooks_and_the_model_as_before_without(make, fam
     outputs = []
     step(prof, lambda: outputs.append(model(_IDS).logits))
     assert torch.equal(outputs[0], plain)
-    calls = prof.results.sums["model"].calls
+    calls = prof.results.totals.buckets["model"].calls
     assert {"prepare", "logits"} <= set(calls)
     calls = {name: number for name, number in calls.items() if name not in ("prepare", "attn.mask", "logits")}
     assert set(FAMILIES[family][1].values()) | {"attn.compute", "residual"} == set(calls) - {"attn.rope"} | (
@@ -174,7 +174,7 @@ def test_calls_of_a_llama_by_hand(make):
     model = build("llama")
     prof.attach_model(model)
     step(prof, lambda: model(_IDS))
-    assert prof.results.sums["model"].calls == {
+    assert prof.results.totals.buckets["model"].calls == {
         "prepare": 1,
         "attn.mask": 1,
         "embed": 1,
@@ -192,7 +192,7 @@ def test_calls_of_a_llama_by_hand(make):
     }
     prof.detach()
     step(prof, lambda: model(_IDS))
-    assert prof.results.sums["model"].calls["lm_head"] == 1
+    assert prof.results.totals.buckets["model"].calls["lm_head"] == 1
 
 
 class _Takes(nn.Module):
@@ -228,7 +228,7 @@ def test_times_by_bucket_are_exact_on_every_clock(bench):
         with bench.profiler.step_timing_ctx():
             model()
         bench.catch_up()
-    sums = bench.profiler.results.sums["model"]
+    sums = bench.profiler.results.totals.buckets["model"]
     assert sums.exclusive_ns == {"logits": 9, "prepare": 6, "embed": 50, "residual": 5, "norm": 3,
         "attn.compute": 300, "attn.qkv_proj": 60, "_Takes": 4,
         "attn.o_proj": 40, "mlp.act": 7, "mlp.gate_up_proj": 300, "mlp.down_proj": 400, "lm_head": 1000}  # fmt: skip
@@ -254,7 +254,7 @@ def test_exceptions_leave_no_bucket_open(make, place, error):
         handle.remove()
         model(_IDS)
     assert not prof.problems.counts
-    assert prof.results.sums["model"].calls["lm_head"] == 1 + (place == "lm_head")
+    assert prof.results.totals.buckets["model"].calls["lm_head"] == 1 + (place == "lm_head")
     prof.detach()
 
 
@@ -279,8 +279,8 @@ def test_a_draft_that_shares_the_targets_head_is_attached_beside_it(make):
     prof.attach_model(target)
     prof.attach_model(draft)
     step(prof, lambda: draft(_IDS))
-    assert prof.results.sums["model"].calls["lm_head"] == 1
-    assert prof.results.sums["model"].calls["attn.rope"] == 2
+    assert prof.results.totals.buckets["model"].calls["lm_head"] == 1
+    assert prof.results.totals.buckets["model"].calls["attn.rope"] == 2
     prof.detach()
     assert not any(hooks(target) + hooks(draft))
 
@@ -294,7 +294,7 @@ def test_two_profilers_detach_in_any_order(make, tmp_path):
     first.detach()
     assert file.apply_rotary_pos_emb is not rope
     step(first, lambda: model(_IDS))
-    assert "attn.rope" not in first.results.sums["model"].calls
+    assert "attn.rope" not in first.results.totals.buckets["model"].calls
     second.detach()
     assert file.apply_rotary_pos_emb is rope
     assert not any(hooks(model))
@@ -305,7 +305,7 @@ def test_rope_of_a_model_that_is_not_attached_is_not_timed(make):
     model, other = build("llama"), build("llama")
     prof.attach_model(model)
     step(prof, lambda: other(_IDS))
-    assert prof.results.sums["model"].calls == {}
+    assert prof.results.totals.buckets["model"].calls == {}
     prof.detach()
 
 
@@ -347,7 +347,7 @@ def test_lora_by_pefts_names(make, gated):
         layer.mlp.down_proj = _InlineLora(48, 32)
     prof.attach_model(model, use_gated_lora=gated)
     step(prof, lambda: model(_IDS))
-    calls = prof.results.sums["model"].calls
+    calls = prof.results.totals.buckets["model"].calls
     assert calls["attn.qkv_proj"] == 6
     assert calls["attn.o_proj"] == calls["mlp.down_proj"] == 2
     lora = {name: number for name, number in calls.items() if name.endswith(".lora")}
@@ -362,7 +362,7 @@ def test_a_model_of_unknown_names_is_timed_by_classes(make):
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
     prof.attach_model(model)
     step(prof, lambda: model(torch.ones(1, 4)))
-    assert prof.results.sums["model"].calls == {"Linear": 2, "ReLU": 1}
+    assert prof.results.totals.buckets["model"].calls == {"Linear": 2, "ReLU": 1}
     assert list(prof.problems.counts) == [
         "attach_model: no module of Sequential has a known name: buckets are classes of modules "
         "(register_module_bucket names them)"
@@ -417,7 +417,7 @@ def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(make, in_place):
     prof.attach_model(model)
     step(prof, lambda: model(_IDS))
     step(prof, lambda: model(_IDS))
-    calls = prof.results.sums["model"].calls
+    calls = prof.results.totals.buckets["model"].calls
     assert len(graphs) == 1
     assert calls["compiled"] == 2
     assert calls["mlp.down_proj"] == 2  # of the other layer
@@ -440,7 +440,7 @@ def test_a_model_compiled_after_it_was_attached_is_whole(make):
     prof.attach_model(model)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     step(prof, lambda: compiled(torch.ones(1, 4)))
-    assert prof.results.sums["model"].calls == {}
+    assert prof.results.totals.buckets["model"].calls == {}
     prof.detach()
     torch._dynamo.reset()
 
@@ -488,6 +488,6 @@ def test_a_decode_step_with_a_kv_cache_is_in_named_buckets(make):
                     prof.set_step_tokens(8)
                 ids = logits[:, -1:].argmax(-1)
     prof.detach()
-    sums = prof.results.sums["model"]
+    sums = prof.results.totals.buckets["model"]
     assert sum(sums.exclusive_ns.values()) + sums.unattributed_ns == sums.whole_ns
     assert sums.unattributed_ns <= 0.05 * sums.whole_ns

@@ -38,8 +38,8 @@ def test_buckets_are_within_five_per_cent_of_torch_profilers_ranges(prof):
                         part(x)
                 prof.set_step_tokens(1)
     ranges = {each.key: each.cpu_time_total * 1e3 for each in kineto.key_averages() if each.key in parts}
-    sums = prof.results.sums["model"]
+    sums = prof.results.totals.buckets["model"]
     for name, range_ns in ranges.items():
         assert range_ns > 10 * 100_000  # over 100 µs each
         assert sums.exclusive_ns[name] == pytest.approx(range_ns, rel=0.05)
-    assert sums.whole_ns == prof.results.sums["engine"].whole_ns == prof.results.totals.time_ns
+    assert sums.whole_ns == prof.results.totals.buckets["engine"].whole_ns == prof.results.totals.time_ns

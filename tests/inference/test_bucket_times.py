@@ -283,7 +283,7 @@ def test_any_opening_and_closing_against_a_slow_account(make, kind, program):
                     own[open_now[-1]] = own.get(open_now[-1], 0) + value
                 else:
                     nobody += value
-    sums = prof.results.sums["model"]
+    sums = prof.results.totals.buckets["model"]
     assert {name: ns for name, ns in sums.exclusive_ns.items() if ns} == {name: ns for name, ns in own.items() if ns}
     assert {k: ns for k, ns in sums.inclusive_ns.items() if ns} == {k: ns for k, ns in with_inner.items() if ns}
     assert sums.unattributed_ns == nobody

@@ -32,7 +32,7 @@ def test_a_compiled_step_is_one_graph_compiled_once(make, fullgraph):
                 assert step(torch.ones(3)).tolist() == [12, 12, 12]
     assert step(torch.ones(3)).tolist() == [12, 12, 12]
     assert counter.frame_count == 1
-    assert prof.results.sums["model"].calls == {"decoder": 3}
+    assert prof.results.totals.buckets["model"].calls == {"decoder": 3}
     torch._dynamo.reset()
 
 
@@ -44,5 +44,5 @@ def test_what_runs_eagerly_around_a_compiled_part_is_timed(make):
         for _ in range(2):
             with cuda_bucket_timer("mlp.act"):
                 inner(torch.ones(3))
-    assert prof.results.sums["model"].calls == {"mlp.act": 2}
+    assert prof.results.totals.buckets["model"].calls == {"mlp.act": 2}
     torch._dynamo.reset()

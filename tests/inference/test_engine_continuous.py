@@ -91,7 +91,7 @@ def test_steps_of_a_batch_by_hand(make, model, attention):
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["engine"]}
     assert {"schedule", "inputs", "decode", "sampler", "postproc"} <= set(calls)
     assert calls["decode"] == calls["sampler"] == calls["schedule"] == 1
-    assert set(prof.results.sums["engine"].exclusive_ns) <= {
+    assert set(prof.results.totals.buckets["engine"].exclusive_ns) <= {
         "schedule", "inputs", "decode", "sampler", "postproc", "kv.swap", "wait", "prefill", "mixed"
     }  # fmt: skip
 

@@ -260,7 +260,7 @@ def test_timers_of_two_profilers_go_to_the_active_one(tmp_path):
             pass
     for prof in (first, second):
         prof.end_run()
-    assert [list(prof.results.sums["model"].calls) for prof in (first, second)] == [["embed"], ["norm"]]
+    assert [list(prof.results.totals.buckets["model"].calls) for prof in (first, second)] == [["embed"], ["norm"]]
 
 
 def test_timers_are_off_unless_a_step_is_measured_and_the_domain_is_on(tmp_path):

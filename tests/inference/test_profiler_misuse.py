@@ -58,8 +58,8 @@ def test_end_run_inside_a_step(make):
         bench.work(7)
     assert [run.stats.steps for run in prof.results.runs] == [1, 1]
     assert prof.results.totals.time_ns == 7
-    assert prof.results.sums["model"].exclusive_ns["norm"] == 7
-    assert prof.results.sums["model"].inclusive_ns.get("embed", 0) == 0
+    assert prof.results.totals.buckets["model"].exclusive_ns["norm"] == 7
+    assert prof.results.totals.buckets["model"].inclusive_ns.get("embed", 0) == 0
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, float("nan"), "8", [4]])

@@ -83,14 +83,11 @@ class RecordedStep:
     def data(self) -> RecordedStepData:
         """As a summary has it."""
         analysis = self.analyses[Domain.MODEL]
-        return RecordedStepData(
-            batch=self.batch,
-            kv_length=self.kv_length,
-            whole=self.whole,
+        return RecordedStepData.view(
+            self,
             ops=analysis.totals.calls,
             ops_without_cost=sum(op.calls for op in analysis.coverage.uncosted),
             bound_ms=analysis.totals.op_bound_s * 1e3,
-            kv_cache_bytes=self.kv_cache_bytes,
         )
 
 
@@ -131,18 +128,10 @@ def _no_longer(recorded: float | None, measured: float | None) -> bool:
     return recorded <= measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounded:
-    """A summary's buckets with their bounds; ``notes`` has what contradicts one."""
-
-    buckets: Buckets
-    splits: tuple[BucketSplit, ...]
-    data: BoundsData
-    notes: tuple[str, ...]
-
-
-def with_bounds(results: Results, book: RecordedBounds, buckets: Buckets, *, strict: bool) -> Bounded:
-    """The buckets of measured steps, each beside the bound of what it must do, where steps were recorded."""
+def with_bounds(results: Results, book: RecordedBounds, buckets: Buckets, *, strict: bool) -> dict[str, Any]:
+    """Fields of a summary: the buckets of measured steps, each beside the bound of what it must do, where steps were
+    recorded. What contradicts a bound is a problem.
+    """
     not_compared = {domain: _why_not_compared(results, book, domain, strict=strict) for domain in Domain}
     notes: list[str] = []
     reasons: dict[str, str] = {}
@@ -158,6 +147,8 @@ def with_bounds(results: Results, book: RecordedBounds, buckets: Buckets, *, str
     steps = tuple(_whole_steps(results, book, notes, compared=not_compared[Domain.MODEL] is None))
     if book.steps:
         reasons = {domain.value: why for domain, why in not_compared.items() if why} | reasons
+    for note in dict.fromkeys(notes):
+        results.problems.note(note)
     data = BoundsData(
         device=book.device.name if book.device else None,
         roofs=book.device.roofs_used if book.device else None,
@@ -166,7 +157,7 @@ def with_bounds(results: Results, book: RecordedBounds, buckets: Buckets, *, str
         step=_mean(steps, results.totals.steps),
         none_because=reasons,
     )
-    return Bounded(buckets=Buckets(**rows), splits=splits, data=data, notes=tuple(dict.fromkeys(notes)))
+    return {"buckets": Buckets(**rows), "bucket_splits": splits, "bounds": data}
 
 
 def _splits(
@@ -208,18 +199,17 @@ def _splits(
 
 
 def _whole_steps(results: Results, book: RecordedBounds, notes: list[str], *, compared: bool) -> Iterable[WholeStep]:
-    """Decode steps by batch size and KV bin beside the bounds of a whole step, where one was recorded."""
     for (batch, number), cell in sorted(results.cells.items()):
-        step = book.of(Domain.MODEL, known_or_none(batch), cell.length)
+        size = known_or_none(batch)
+        step = book.of(Domain.MODEL, size, cell.length)
         if number not in results.decode or isinstance(step, str):
             continue
         mean_s = cell.time_ns / cell.steps / 1e9
         whole = whole_time(step.analyses[Domain.MODEL], mean_s if compared else None)
-        contradiction = whole_contradiction(whole)
-        if contradiction:
-            notes.append(f"{_steps_of(known_or_none(batch), results.bins.keys[number])}: {contradiction}")
+        if contradiction := whole_contradiction(whole):
+            notes.append(f"{_steps_of(size, results.bins.keys[number])}: {contradiction}")
         yield WholeStep(
-            batch=known_or_none(batch),
+            batch=size,
             kv_bin=results.bins.keys[number],
             kv_length=step.kv_length,
             steps=cell.steps,
@@ -232,7 +222,6 @@ def _whole_steps(results: Results, book: RecordedBounds, notes: list[str], *, co
 
 
 def _mean(wholes: Sequence[WholeStep], decode_steps: int) -> WholeStep | None:
-    """Over all decode steps; None where some of them have no bound."""
     steps = sum(each.steps for each in wholes)
     if not steps or steps != decode_steps:
         return None
@@ -253,7 +242,6 @@ def _mean(wholes: Sequence[WholeStep], decode_steps: int) -> WholeStep | None:
 
 
 def _why_not_compared(results: Results, book: RecordedBounds, domain: Domain, *, strict: bool) -> str | None:
-    """Why measured times are not those of the device that the bounds are for; None where they are."""
     device = book.device
     if device is None:
         return NOTHING_RECORDED

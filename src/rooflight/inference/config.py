@@ -9,6 +9,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any, Final
 
+import numpy as np
 from msgspec import field
 from msgspec.structs import asdict, fields, force_setattr
 
@@ -81,10 +82,14 @@ ORDERS: Final[Mapping[Domain, Sequence[str]]] = {
     Domain.ENGINE: ENGINE_BUCKET_ORDER,
 }
 
-REDUCTIONS: Final = ("mean", "max", "p50", "p90", "sum")
+REDUCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "mean": np.mean,
+    "max": np.max,
+    "p50": lambda lengths: np.percentile(lengths, 50),
+    "p90": lambda lengths: np.percentile(lengths, 90),
+    "sum": np.sum,
+}
 """How the KV lengths of a batch become the one of the step."""
-
-_ALIAS: Final = ("backend_profiling", "engine_profiling")
 
 
 class ProfilerConfig(Fields, frozen=True, kw_only=True):
@@ -144,7 +149,7 @@ class ProfilerConfig(Fields, frozen=True, kw_only=True):
             value = _value(given, each.name, prefix)
             if value is not None:
                 found[each.name] = value
-        alias, name = _ALIAS
+        alias, name = "backend_profiling", "engine_profiling"
         other = _value(given, alias, prefix)
         if other is not None:
             found[name] = _flag(alias, other) or _flag(name, found.get(name, False))

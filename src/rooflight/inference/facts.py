@@ -6,23 +6,16 @@ They are read when the step's times are, since what is on a device has no value 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from rooflight.inference.config import REDUCTIONS
 from rooflight.inference.problems import Problems
 from rooflight.inference.speculation import UNKNOWN_DRAFTS, Drafts, drafts_of
-
-_REDUCTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "mean": np.mean,
-    "max": np.max,
-    "p50": lambda lengths: np.percentile(lengths, 50),
-    "p90": lambda lengths: np.percentile(lengths, 90),
-    "sum": np.sum,
-}
 
 _TOO_MANY: Final = 1 << 53  # from here on floats skip whole numbers
 
@@ -66,7 +59,7 @@ def reduced(lengths: Any, reduction: str) -> float:
         raise ValueError("no KV length: give one per sequence")
     if not np.isfinite(values).all() or (values < 0).any() or (values >= _TOO_MANY).any():
         raise ValueError(f"KV lengths from {values.min()} to {values.max()}: give finite lengths from 0 on")
-    return float(_REDUCTIONS[reduction](values))
+    return float(REDUCTIONS[reduction](values))
 
 
 def token_count(tokens: Any) -> int:
@@ -265,6 +258,5 @@ def _batch_size(batch: Any) -> int:
 
 
 def _sequences(lengths: Any) -> int | None:
-    """How many sequences have these KV lengths, where there is one each."""
     one_each = isinstance(lengths, list) or getattr(lengths, "ndim", 0) == 1
     return len(lengths) or None if one_each else None

@@ -142,9 +142,7 @@ class Profiler:
     @guarded
     def end_run(self) -> None:
         """End the run; waits for the device, so that its last steps are known."""
-        if self.disabled:
-            return
-        if self.step.recorder is not None:
+        if self.disabled or self.step.recorder is not None:
             return
         if self.step.is_open:
             self.problems.note("end_run() inside a step: that step was not measured")
@@ -378,7 +376,6 @@ class Profiler:
         return None
 
     def _meter_now(self) -> Meter:
-        """The meter of the device that is used now; a new one where that has changed, or its clock failed."""
         device, meter = device_now(self._device), self.step.meter
         self._facts.on_device = device is not None
         if meter is not None and not meter.failed and (meter.device is None) == (device is None):

@@ -180,7 +180,6 @@ def measured_steps(results: Results, reduction: str) -> list[tuple[int, int]]:
 
 
 def _decode_step(timers: BucketTimers, model: nn.Module, batch: int, cached: int, length: int) -> None:
-    """A step that is one call of a model on the meta device, with a new token per sequence after ``cached`` ones."""
     import torch
 
     def ids(count: int) -> torch.Tensor:

@@ -274,7 +274,6 @@ def _series(summary: SummaryDocument) -> Iterable[Series]:
 
 
 def _bounds_over_length(bounds: BoundsData) -> Iterable[Series]:
-    """Steps and their bounds over the KV length, of the batch size that has most steps in several KV bins."""
     by_batch: dict[int | None, list[tuple[float, WholeStep]]] = {}
     for each in bounds.steps:
         if each.kv_length is not None:

@@ -107,11 +107,6 @@ class Steps:
         """The sums of decode steps."""
         return self.total(self.decode)
 
-    @property
-    def sums(self) -> dict[Domain, BucketSums]:
-        """The buckets of decode steps."""
-        return self.totals.buckets
-
     def csv(self) -> str:
         """The raw samples: -1 where a count is not known, ``nan`` for a length, and the phase in the last column."""
         phases = (*[DECODE] * len(self.decode), *OTHER_PHASES)
@@ -147,18 +142,15 @@ class Steps:
         decode = {size for size, number in self.cells if number in self.decode}
         columns = self.samples.columns()
         is_decode = columns["kv_bin"] < len(self.decode)
+        batch, step_ns = columns["batch"][is_decode], columns["step_ns"][is_decode]
         return tuple(
             BatchStats(
-                batch=known_or_none(size),
-                stats=step_stats(
-                    self.total(self.decode, size), columns["step_ns"][is_decode & (columns["batch"] == size)]
-                ),
+                batch=known_or_none(size), stats=step_stats(self.total(self.decode, size), step_ns[batch == size])
             )
             for size in sorted(decode, key=lambda size: (size < 0, size))
         )
 
     def _wall(self, runs: int) -> WallStats:
-        """Steps and gaps by the host's clock. Throughput is known if the tokens of all steps are."""
         sums = self.total()
         wall_ns, gaps = sums.host_ns + sums.host_gap_ns, max(0, sums.steps - runs)
         return WallStats(

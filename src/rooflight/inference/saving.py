@@ -65,9 +65,7 @@ def summary_of(
 ) -> SummaryDocument:
     """All that finished runs measured."""
     figures = results.figures(results.runs_with_steps)
-    bounded = with_bounds(results, book, figures.pop("buckets"), strict=meta.config.strict_sync)
-    for note in bounded.notes:
-        results.problems.note(note)
+    figures |= with_bounds(results, book, figures["buckets"], strict=meta.config.strict_sync)
     return SummaryDocument(
         meta=meta,
         workload=workload,
@@ -77,9 +75,6 @@ def summary_of(
         batch_sizes=results.by_batch(),
         speculative=results.speculation.data(),
         serving=requests.data(),
-        bucket_splits=bounded.splits,
-        buckets=bounded.buckets,
-        bounds=bounded.data,
         memory=results.memory(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData.view(results.samples, steps=results.samples.seen, file=STEPS),

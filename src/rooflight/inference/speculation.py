@@ -354,15 +354,12 @@ class Speculation(Sums):
 
 
 def _speedup(batches: Iterable[BatchSums], times: Callable[[BatchSums], Times]) -> float | None:
-    """Over all batches that ran plainly too."""
     known = [times(batch) for batch in batches if batch.plain.tokens]
     took_ns = sum(took for _, took in known)
     return sum(needed for needed, _ in known) / took_ns if took_ns else None
 
 
 def _times(sums: StepSums, parts_ns: Counter[str]) -> dict[str, Any]:
-    """Averages of a step. Its parts are known if the engine opened both buckets."""
-
     def part(name: str, *opened: str) -> float | None:
         known = sums.steps and all(each in parts_ns for each in opened)
         return parts_ns[name] / sums.steps / 1e6 if known else None

@@ -217,7 +217,6 @@ class StepContext:
             self._wait_for_ranks()
 
     def _after_step(self, run: Run, meter: Meter, *, raised: bool) -> None:
-        """What not every step needs."""
         run.raised += raised
         if meter.failed:
             self._begin = None
@@ -235,7 +234,6 @@ class StepContext:
             self._publish(self.published if measuring else None)
 
     def _take(self, meter: Meter, *, all_of_them: bool = False) -> None:
-        """Take the steps that the device has done, the oldest first."""
         while self._pending:
             run, begun, ended, given = self._pending[0]
             reading = None

@@ -173,7 +173,6 @@ def _time(ms: float | None) -> Quantity | None:
 
 
 def _parts(summary: SummaryDocument) -> Iterable[Table]:
-    """Steps by KV length, batch size and phase. Bins without a step are left out, unless all are."""
     lengths = summary.decode_length_buckets
     of_key = _stats(lambda row: row[1])
     yield table(
@@ -250,7 +249,6 @@ def _step_bounds(bounds: BoundsData) -> Table:
 
 
 def _bucket_bounds(splits: Iterable[BucketSplit]) -> Table:
-    """One row for each bucket of the steps of a batch and KV bin, after one for the whole step."""
     rows: list[tuple[BucketSplit, StepBound, str, float | None, StepBound | BucketBound]] = []
     for split in splits:
         whole = split.step_bound

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
@@ -206,18 +206,6 @@ def rope_compute_timer() -> Timer:
     return OFF if opened is None else opened[0]["attn.rope"]
 
 
-def left_out_of_graphs(of_label: Iterable[Callable[[str], Any]], without_label: Iterable[Callable[[], Any]]) -> None:
-    """Have dynamo trace calls of these functions as contexts that do nothing. Without torch, nothing happens."""
-    try:
-        from torch.compiler import substitute_in_graph
-    except ImportError:
-        return
-    for function in of_label:
-        substitute_in_graph(function)(_of_label)
-    for other in without_label:
-        substitute_in_graph(other)(_without_label)
-
-
 def _of_label(bucket: str) -> AbstractContextManager[None]:  # noqa: ARG001 - the signature of what it stands for
     return nullcontext()
 
@@ -226,4 +214,11 @@ def _without_label() -> AbstractContextManager[None]:
     return nullcontext()
 
 
-left_out_of_graphs((cuda_bucket_timer, cpu_bucket_timer), (attention_compute_timer, rope_compute_timer))
+# dynamo traces calls of the timers as contexts that do nothing
+with suppress(ImportError):
+    from torch.compiler import substitute_in_graph
+
+    for _timer in (cuda_bucket_timer, cpu_bucket_timer):
+        substitute_in_graph(_timer)(_of_label)
+    for _plain_timer in (attention_compute_timer, rope_compute_timer):
+        substitute_in_graph(_plain_timer)(_without_label)

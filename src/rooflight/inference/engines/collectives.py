@@ -30,30 +30,18 @@ WAIT: Final = "comm.wait"
 """The bucket of waiting for a collective that was issued before the profiler was attached."""
 
 _METHODS: Final = {
-    "allreduce": "comm.all_reduce",
-    "allreduce_coalesced": "comm.all_reduce",
-    "reduce_scatter": "comm.reduce_scatter",
-    "reduce_scatter_single": "comm.reduce_scatter",
-    "_reduce_scatter_base": "comm.reduce_scatter",
-    "reduce_scatter_single_coalesced": "comm.reduce_scatter",
-    "reduce_scatter_tensor_coalesced": "comm.reduce_scatter",
-    "allgather": "comm.all_gather",
-    "allgather_coalesced": "comm.all_gather",
-    "_allgather_base": "comm.all_gather",
-    "all_gather_single": "comm.all_gather",
-    "all_gather_single_coalesced": "comm.all_gather",
-    "allgather_into_tensor_coalesced": "comm.all_gather",
-    "alltoall": "comm.all_to_all",
-    "alltoall_base": "comm.all_to_all",
-    "all_to_all_single": "comm.all_to_all",
-    "broadcast": "comm.broadcast",
-    "reduce": "comm.reduce",
-    "gather": "comm.gather",
-    "scatter": "comm.scatter",
-    "send": "comm.send",
-    "recv": "comm.recv",
-    "recv_anysource": "comm.recv",
-    "barrier": "comm.barrier",
+    method: f"comm.{bucket}"
+    for bucket, methods in (
+        ("all_reduce", ("allreduce", "allreduce_coalesced")),
+        ("reduce_scatter", ("reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base")),
+        ("reduce_scatter", ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced")),
+        ("all_gather", ("allgather", "allgather_coalesced", "_allgather_base", "all_gather_single")),
+        ("all_gather", ("all_gather_single_coalesced", "allgather_into_tensor_coalesced")),
+        ("all_to_all", ("alltoall", "alltoall_base", "all_to_all_single")),
+        ("recv", ("recv", "recv_anysource")),
+        *((name, (name,)) for name in ("broadcast", "reduce", "gather", "scatter", "send", "barrier")),
+    )
+    for method in methods
 }
 """Methods of ``ProcessGroup`` and their buckets. Versions of torch differ in which of them they have."""
 
@@ -71,11 +59,7 @@ _NOT_CALLED: Final = ("_backward", "_setup_context", "_inplace")
 """Ends of names beside them that only torch's autograd and dynamo use."""
 
 
-class _Here(local):
-    inside = False  # a collective is being timed in this thread: what it calls is part of it
-
-
-_here: Final = _Here()
+_here: Final = local()  # has ``inside`` while a thread times a collective: what that calls is part of it
 _works: Final[WeakKeyDictionary[Any, str | None]] = WeakKeyDictionary()
 """The bucket of each work that was issued while one was attached; None if its wait is part of its issue."""
 _results: Final = WeakTensorKeyDictionary()
@@ -152,7 +136,7 @@ def _wait_tensor(function: Callable[..., Any], served: Sequence[BucketTimers]) -
 
 
 def _timed(served: Sequence[BucketTimers], bucket: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    if _here.inside:
+    if getattr(_here, "inside", False):
         return function(*args, **kwargs)
     _here.inside = True
     try:

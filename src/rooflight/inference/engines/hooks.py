@@ -126,13 +126,10 @@ class EngineHooks:
 
 
 class _Attached:
-    """The hooks in one engine and in the parts that it makes."""
-
     def __init__(self, profiler: Measures, engine: Any, mapping: EngineMapping) -> None:
         self.engine = _reference(engine)
         self._steps = EngineSteps(profiler, self._attach_part)
         self._steps.detach_parts = self._detach_parts
-        self._profiler = profiler
         self._hooks: list[Any] = []
         self._parts: list[_Part] = []
         self._hook_all(engine, mapping, self._hooks)
@@ -146,7 +143,6 @@ class _Attached:
         _remove(self._hooks)
 
     def _attach_part(self, part: Any, mapping: EngineMapping) -> None:
-        """Hook what the engine has just made, unless it is hooked already. Never raises."""
         self._parts = [each for each in self._parts if each.owner() is not None]
         if any(each.owner() is part for each in self._parts):
             return
@@ -154,12 +150,11 @@ class _Attached:
         try:
             self._hook_all(part, mapping, hooks)
         except Exception as error:
-            self._profiler.problems.error("attach_engine", error)
+            self._steps.profiler.problems.error("attach_engine", error)
         else:
             self._parts.append(_Part(_reference(part), hooks, self._steps.in_run))
 
     def _detach_parts(self, *, all_of_them: bool = False) -> None:
-        """Take the hooks out of parts; after a run out of those that were made in it."""
         for part in self._parts:
             if all_of_them or part.of_run:
                 _remove(part.hooks)
@@ -202,7 +197,6 @@ class _Method(NamedTuple):
 
 
 def _reference(what: Any) -> Callable[[], Any]:
-    """What gives an object without keeping it, where that can be."""
     try:
         return ref(what)
     except TypeError:
@@ -295,7 +289,6 @@ class _Timed:
     def __init__(self, method: _Method, steps: EngineSteps) -> None:
         self._role, self._steps = method.role, steps
         self._path = method.path
-        self._in_any_thread = method.role.in_any_thread
 
     def __call__(self, owner: Any, method: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # all in one function: between heavy ops each call of another costs as much as the rest
@@ -313,7 +306,9 @@ class _Timed:
             self.leave(call, raised=True)
             raise
         if isinstance(result, _LATER):
-            self._note_later(result)
+            self._steps.profiler.problems.note(
+                f"attach_engine: {self._path} returned a {type(result).__name__}: only making it was timed"
+            )
         try:
             role.leave(steps, call, raised=False)
         except Exception as error:
@@ -322,7 +317,7 @@ class _Timed:
 
     def passes(self) -> bool:
         """Whether this call is not to be timed: another thread has the run or step."""
-        if self._in_any_thread or not self._steps.elsewhere:
+        if self._role.in_any_thread or not self._steps.elsewhere:
             return False
         self._steps.profiler.problems.note(
             f"attach_engine: {self._path} was called in another thread than the open run's: it was not timed there"
@@ -346,11 +341,6 @@ class _Timed:
     def _note(self, error: Exception) -> None:
         self._steps.profiler.problems.error(f"attach_engine: {self._path}", error)
 
-    def _note_later(self, result: Any) -> None:
-        self._steps.profiler.problems.note(
-            f"attach_engine: {self._path} returned a {type(result).__name__}: only making it was timed"
-        )
-
 
 class MethodHook:
     """Stands before a method of one object. Copies and pickles of the object have its class's method instead."""
@@ -366,7 +356,7 @@ class MethodHook:
         self._only_in_steps = isinstance(method.role, Bucket) and method.role.is_only_in_steps
         self._is_run_of_items = inspect.isgeneratorfunction(self._call)
         torch: Any = sys.modules.get("torch")
-        self._is_compiling: Callable[[], bool] = _never if torch is None else torch.compiler.is_compiling
+        self._is_compiling: Callable[[], bool] = bool if torch is None else torch.compiler.is_compiling
         update_wrapper(self, self._call, updated=())
         vars(method.owner)[method.name] = self
         if getattr(method.owner, method.name) is not self:
@@ -410,7 +400,3 @@ class MethodHook:
             del vars(owner)[self._name]
         else:
             vars(owner)[self._name] = before
-
-
-def _never() -> bool:
-    return False

@@ -141,8 +141,6 @@ class ModelHooks:
 
 
 def _timed(caller: str, label: str, function: Callable[..., Any], served: Sequence[BucketTimers]) -> Callable[..., Any]:
-    """What times a function by ``label`` where a module of the label ``caller`` calls it."""
-
     def timed(*args: Any, **kwargs: Any) -> Any:
         if is_dynamo_compiling():  # is_compiling() takes 3 times as long
             return function(*args, **kwargs)

@@ -129,7 +129,6 @@ class _Walk:
         return self._around(module, path, bucket)
 
     def _around(self, module: nn.Module, path: str, bucket: str | None) -> str | None:
-        """Place what is in a module, and the module by that; by its class where nothing is in it."""
         before = len(self._found)
         inside = {self.place(child, f"{path}.{name}", None) for name, child in module.named_children()}
         bucket = bucket or next((around for around, parts in _AROUND if parts & inside), None)
@@ -184,7 +183,6 @@ def _has_adapter(module: nn.Module) -> bool:
 
 
 def _named(path: str, kind: str) -> str | None:
-    """The bucket that the table has for the longest end of a path; else for the class."""
     parts = path.split(".")
     ends = (".".join(parts[number:]) for number in range(len(parts)))
     return next((_TABLE[end] for end in ends if end in _TABLE), _TABLE.get(kind))

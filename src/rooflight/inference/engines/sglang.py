@@ -7,21 +7,19 @@ processes the results of the batch before): a step begins with the first and end
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
     Does,
     EngineMapping,
+    EngineSteps,
     Reads,
     Run,
     bucket_of_phase,
     tell_requests,
 )
-
-if TYPE_CHECKING:
-    from rooflight.inference.engines.mapping import EngineSteps
 
 
 def _next(call: Call) -> str | None:
@@ -102,8 +100,6 @@ def _arrives(steps: EngineSteps, call: Call) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Processes(Bucket):
-    """Results of a batch: its requests get tokens, and some are done."""
-
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         requests = () if raised else call.notes.get("requests", ())  # ends the step, which forgets them
         for request, before in requests:

@@ -16,13 +16,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
     Does,
     EngineMapping,
+    EngineSteps,
     Makes,
     Reads,
     Role,
@@ -30,10 +31,6 @@ from rooflight.inference.engines.mapping import (
     Step,
     bucket_of_phase,
 )
-
-if TYPE_CHECKING:
-    from rooflight.inference.engines.mapping import EngineSteps
-
 
 _LABEL: Final = "continuous batching"
 
@@ -46,8 +43,6 @@ def _starts(steps: EngineSteps, call: Call) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Loop(Role):
-    """The thread's function: the run ends with it."""
-
     def enter(self, steps: EngineSteps, call: Call) -> None:  # noqa: ARG002
         if not steps.in_run:
             steps.begin_run(None, _LABEL)
@@ -64,7 +59,6 @@ def _arrives(steps: EngineSteps, call: Call) -> None:
 
 
 def _delivered(steps: EngineSteps, call: Call) -> None:
-    """Tokens of a batch are on the host: one for each request whose prompt is done."""
     tokens = 0
     for each in call.result[0]:
         if each.has_new_token and each.state.status.name not in ("FINISHED", "PENDING"):
@@ -81,7 +75,6 @@ def _ended(steps: EngineSteps, call: Call) -> None:
 
 
 def _phase(call: Call) -> str:
-    """By the requests of the batch: whether their prompt is in the cache."""
     states = [each.state for each in call.argument(0, "requests_in_batch")]
     decoding = [state.position_offset >= len(state.initial_tokens) for state in states]
     phase = call.notes["phase"] = "decode" if all(decoding) else "mixed" if any(decoding) else "prefill"
@@ -228,8 +221,10 @@ def _updated(steps: EngineSteps, _call: Call) -> None:
 
 
 def _criteria_made(steps: EngineSteps, call: Call) -> None:
-    """The list of stopping criteria is called when tokens are chosen: ours is told of each call."""
-    call.result = _watched(call.result, steps)
+    kind: Any = type(call.result)
+    watched = _watched_class(kind)(call.result)
+    watched.steps = steps
+    call.result = watched
 
 
 def _drafter_made(steps: EngineSteps, call: Call) -> None:
@@ -251,7 +246,6 @@ class _Draft(Role):
 
 
 def _cache_prepared(steps: EngineSteps, call: Call) -> None:
-    """The KV cache is in the arguments of the model: what is cut off it is a bucket."""
     cache = (call.argument(1, "model_kwargs") or {}).get("past_key_values")
     if cache is not None:
         steps.attach_part(cache, _KV_CACHE)
@@ -268,14 +262,6 @@ def _set_kv_length(steps: EngineSteps, model_kwargs: Any, otherwise: int | None)
         steps.facts.set_length(length)
     if length and cache is not None:
         steps.facts.set_cache(cache)
-
-
-def _watched(criteria: Any, steps: EngineSteps) -> Any:
-    """The criteria, in a list of the same class that says when it is called."""
-    kind: Any = type(criteria)
-    watched = _watched_class(kind)(criteria)
-    watched.steps = steps
-    return watched
 
 
 @cache

@@ -8,13 +8,14 @@ from __future__ import annotations
 from ast import literal_eval
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
     Does,
     EngineMapping,
+    EngineSteps,
     Reads,
     Role,
     Step,
@@ -22,21 +23,7 @@ from rooflight.inference.engines.mapping import (
     tell_requests,
 )
 
-if TYPE_CHECKING:
-    from rooflight.inference.engines.mapping import EngineSteps
-
 _RUNNER: Final = "model_executor.driver_worker.worker.model_runner"
-
-
-def _phase(call: Call) -> str:
-    """By the requests that are scheduled: those whose prompt is not in the cache yet are prefilled."""
-    scheduled = call.result
-    if not scheduled.num_scheduled_tokens:
-        return "idle"
-    prefilled = sum(_is_prefill(scheduled, request) for request in scheduled.num_scheduled_tokens)
-    if not prefilled:
-        return "decode"
-    return "prefill" if prefilled == len(scheduled.num_scheduled_tokens) else "mixed"
 
 
 def _is_prefill(scheduled: Any, request: str) -> bool:
@@ -52,7 +39,11 @@ def _is_prefill(scheduled: Any, request: str) -> bool:
 
 
 def _scheduled(call: Call) -> str:
-    phase = call.notes["phase"] = _phase(call)
+    prefills = [_is_prefill(call.result, request) for request in call.result.num_scheduled_tokens]
+    phase = "mixed" if any(prefills) else "decode"
+    if all(prefills):
+        phase = "prefill" if prefills else "idle"
+    call.notes["phase"] = phase
     return phase
 
 
@@ -109,8 +100,6 @@ def _arrives(steps: EngineSteps, call: Call) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Updates(Bucket):
-    """The scheduler gets what was sampled: tokens of each request are delivered, and some are done."""
-
     def leave(self, steps: EngineSteps, call: Call, *, raised: bool) -> None:
         Bucket.leave(self, steps, call, raised=raised)
         for outputs in () if raised else call.result.values():

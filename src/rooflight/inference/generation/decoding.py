@@ -125,8 +125,6 @@ def generate(loop: DecodeLoop, profiler: Any, on_step: OnStep | None) -> tuple[f
 
 
 class _BatchRequests:
-    """The sequences of a batch as requests of a profiler: all begin now, and each ends with its last token."""
-
     def __init__(self, prof: Any, batch: int, prompt: int, new_tokens: int) -> None:
         self._prof = prof
         self._left = [new_tokens] * batch
@@ -172,16 +170,8 @@ def decode(
 
 
 class _PlainLoop(DecodeLoop):
-    """A token of each sequence in every step."""
-
     def __init__(
-        self,
-        model: PreTrainedModel,
-        prompt_ids: Tensor,
-        new_tokens: int,
-        temperature: float,
-        seed: int,
-        cache: str,
+        self, model: PreTrainedModel, prompt_ids: Tensor, new_tokens: int, temperature: float, seed: int, cache: str
     ) -> None:
         if cache not in CACHES:
             raise ValueError(f'cache "{cache}": give one of {", ".join(CACHES)}')

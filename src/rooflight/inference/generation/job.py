@@ -42,8 +42,12 @@ class DecodeJob:
     ) -> None:
         ProfilerConfig.from_args(job.slo_ms)  # refuses limits that cannot be
         self._progress, self._options, self._job = progress, loop, job
-        function = _function(text)
-        self._loop = ModelLoop(text, loop, progress=progress) if function is None else EngineLoop(text, function, loop)
+        target = find_target(text)
+        self._loop = (
+            EngineLoop(text, target, loop)
+            if isinstance(target, UserFunction)
+            else ModelLoop(text, loop, progress=progress)
+        )
         self._spans = StepSpans()
         self._kinds = len(self._loop.labels)
         self._bystander: Bystander | None = None
@@ -107,7 +111,6 @@ class DecodeJob:
             self._prof.end_run()
 
     def _bound(self) -> None:
-        """Record a step at each KV length that was measured, and bound it for this machine."""
         if isinstance(self._loop, EngineLoop):
             self._bound_model(self._loop.model_alone)
             return
@@ -169,21 +172,11 @@ class DecodeJob:
             machine=facts.get("gpu", cpu_model()) if self._options.device == "cuda" else cpu_model(),
             threads=threads_here() if self._options.device == "cpu" else None,
             torch=facts.get("torch"),
-            transformers=_version("transformers"),
+            transformers=getattr(sys.modules.get("transformers"), "__version__", None),
             others_share=self._others,
             traced_steps=len(self._spans),
             **self._loop.about(),
         )
-
-
-def _function(text: str) -> UserFunction | None:
-    target = find_target(text)
-    return target if isinstance(target, UserFunction) else None
-
-
-def _version(package: str) -> str | None:
-    module = sys.modules.get(package)
-    return None if module is None else str(module.__version__)
 
 
 def _log_aloud(text: str) -> None:

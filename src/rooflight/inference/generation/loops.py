@@ -301,13 +301,13 @@ def _cache(options: LoopOptions) -> CacheKind:
     raise TargetError(f"--cache {options.cache}: give one of {', '.join(CACHES)}")
 
 
-_WANTED: Final = "return an engine with a method run(batch, prompt_tokens, new_tokens), or (engine, function)"
-
-
 def _engine_of(made: Any, text: str) -> tuple[Any, Callable[..., Any]]:
     engine, run = made if isinstance(made, tuple) and len(made) == 2 else (made, getattr(made, "run", None))
     if engine is None or not callable(run):
-        raise TargetError(f"{text} returned {type(made).__name__}: {_WANTED}")
+        raise TargetError(
+            f"{text} returned {type(made).__name__}: return an engine with a method run(batch, prompt_tokens, "
+            "new_tokens), or (engine, function)"
+        )
     try:
         inspect.signature(run).bind(batch=1, prompt_tokens=1, new_tokens=1)
     except TypeError as error:

@@ -245,7 +245,6 @@ class _SpeculativeLoop(DecodeLoop):
         return model(input_ids=ids, **arguments).logits  # type: ignore[no-any-return]
 
     def _accept(self, drafted: Tensor, distributions: list[Tensor], logits: Tensor) -> tuple[Tensor, Tensor]:
-        """How many drafted tokens of each sequence are accepted, and the token after them."""
         if not self.temperature:
             accepted, best = accept_greedy(drafted, logits)
             count = count_accepted(self._assumed(accepted))
