@@ -322,7 +322,6 @@ class Predictor:
         return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
 
     def _of_others(self, key: str, facts: Floats) -> Model | None:
-        """What is learned of such work from ops of other names."""
         if not is_plain(key, facts):
             return None
         return self.model(key_of_others(key)) or self.model(OTHERS_KEY)
@@ -339,7 +338,6 @@ class Predictor:
         return answer
 
     def _others_instead(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> tuple[Model | None, Mask]:
-        """What other ops of this device taught, and of which works [works] it answers in place of the kind's model."""
         others = self._of_others(key, facts) if key == model.key and device.name not in model.measured_devices else None
         if others is None or others.expert(device) is None:
             return None, np.zeros(len(facts), dtype=bool)
@@ -347,9 +345,6 @@ class Predictor:
         return others, np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
 
     def _is_near_rows(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
-        """Which works of facts [works, facts] are of sizes that the device was measured at, though in ops of other
-        names, or in a few rows.
-        """
         near = model.near_rows(facts, device)
         others, far = self._others_instead(key, facts, device, model)
         if others is not None:
@@ -404,7 +399,6 @@ class Predictor:
 
 
 def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    """The least time of works of facts [works, facts] on a GPU: one of its shortest kernels for each op."""
     kind = kind_of(key)
     ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
     return np.asarray(ops * least_kernel_s(device))
@@ -425,7 +419,6 @@ def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: 
 
 
 def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    """What small ops usually take on a GPU, for works of facts [works, facts]; no less than their kernels."""
     kernels_s = _kernels_s(key, facts, device)
     return np.maximum(kernels_s, small_kernel_s(key, device)) if kind_of(key) is not WorkKind.NETWORK else kernels_s
 

@@ -110,9 +110,6 @@ def _general_key(base: Predictor, key: str) -> str:
 def _of_others(
     model: Model, whole: Sequence[Shown], few: Sequence[Shown], launches: Mapping[str, float]
 ) -> tuple[Model, list[Added]]:
-    """The model of other ops with what rows of all kinds without products taught, and those of kinds with few rows
-    where these alone do better.
-    """
     added: list[Added] = []
     general: dict[str, Refinement] = {}
     for each, groups in [*_plain(model.key, whole), *((each, None) for each in few)]:
@@ -129,7 +126,6 @@ def _of_others(
 
 
 def _plain(key: str, whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]:
-    """Of each device with several kinds of ops without products, rows of all of them, with the numbers of the kinds."""
     for kinds in by_device(each for each in whole if is_plain(each.key, each.facts)).values():
         if len(kinds) > 1:  # one kind says nothing of how far off others are
             some = [kind.sample(max(1, _MOST_OTHERS // len(kinds))) for kind in kinds]

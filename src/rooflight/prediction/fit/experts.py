@@ -109,7 +109,6 @@ def over(shown: Shown, launch_s: float) -> Shown:
 
 
 def _floor_s(key: str, values: Floats, slowdown: Floats, test: NDArray[np.bool_]) -> float:
-    """The floor of small work, where rows held out are predicted better with one; otherwise 0."""
     floor_s = least_floor_s(key, values, slowdown)
     if not floor_s:
         return 0.0
@@ -212,7 +211,6 @@ def _largest(values: Floats) -> NDArray[np.bool_]:
 
 
 def _parts(rows: int) -> list[NDArray[np.bool_]]:
-    """Thirds to hold out in turn; of many rows, one third is enough."""
     part = np.random.default_rng(0).permutation(rows) % FOLDS
     return [part == fold for fold in range(FOLDS if rows <= MOST_ROWS else 1)]
 
@@ -320,8 +318,6 @@ def with_doubt(seen: Interval, more: Interval, count: int) -> Interval:
 
 
 class _Asked(NamedTuple):
-    """Some rows of a device, and what the other devices' experts answer of them, by device."""
-
     shown: Shown
     traits: Mapping[str, float]
     values: Floats

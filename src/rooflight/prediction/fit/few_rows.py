@@ -69,7 +69,6 @@ def experts_beside(
 
 
 def _expert_beside(shown: Shown, others: Sequence[Expert], launch_s: float, *, trees_only: bool) -> Expert | None:
-    """What the rows teach of a device; None where what others' experts answer, corrected, is less off."""
     plain = not others and is_plain(shown.key, shown.facts)
     if others and len(shown) < ENOUGH_ALONE:
         return None

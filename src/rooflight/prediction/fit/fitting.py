@@ -263,7 +263,6 @@ def _is_alike(shown: Shown) -> bool:
 def _pooled(
     taught: Sequence[tuple[Expert, Shown]], ops: Sequence[Shown], *, trees_only: bool
 ) -> tuple[list[tuple[Expert, Shown]], list[Shown]]:
-    """Experts of few rows learn from the ops of sessions as from rows of their tables; and the ops that remain."""
     by_place = {each.place: each for each in ops}
     found = []
     for expert, shown in taught:

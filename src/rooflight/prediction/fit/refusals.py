@@ -149,9 +149,6 @@ def groups_apart(shown: Shown) -> tuple[float, float]:
 
 
 def _stray(away: Floats, apart: float) -> float:
-    """Of rows that are ``away`` [rows] from one that is like them: the lesser of the shares that are of the other group
-    and of the same.
-    """
     return float(min(np.mean(np.abs(away - apart) < _OTHER * apart), np.mean(away < _LIKE * apart)))
 
 

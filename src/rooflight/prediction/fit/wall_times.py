@@ -75,9 +75,6 @@ def fit_host(programs: Iterable[tuple[Analysis, float]] | Session) -> Host:
 
 
 def _least_off(queues: Sequence[Queue], device_s: Sequence[Float64], walls: Float64) -> float:
-    """The launch time whose walls are least off; where the device limits all, so that no launch time matters, a typical
-    one.
-    """
     tried = np.geomspace(*_LAUNCH_S, _STEPS)
     missed = [
         np.minimum(_CLAMP, np.abs(np.log(walls) - _log_walls(queues, device_s, Host.of(launch_s)))).mean()
@@ -92,9 +89,6 @@ def _log_walls(queues: Sequence[Queue], device_s: Sequence[Float64], host: Host)
 
 
 def _from_trace(session: Session) -> Host:
-    """The host of a traced program: where the device waited for it, from the starts of the ops' work, else from the
-    host's time in the ops that launched.
-    """
     measurement = session.measurement
     if measurement is None or not len(measurement.op_starts_s) or session.environment.get("device_kind") == "cpu":
         raise ValueError("a session without the starts of a GPU's ops: read it from a trace, or give measured programs")
@@ -116,7 +110,6 @@ def _busy_share(timeline: Timeline) -> float:
 
 
 def _from_starts(session: Session, starts_s: Float64) -> Host:
-    """The median over ops of the time until the work of the next op began, for each unit of work of its kind."""
     units = queue_of(session, [cost_of(op) for op in session.signatures]).units
     starts = starts_s[session.counted]
     order = np.argsort(starts, kind="stable")
@@ -129,7 +122,6 @@ def _from_starts(session: Session, starts_s: Float64) -> Host:
 
 
 def _from_launching_ops(session: Session, launches: Launches) -> Host:
-    """The host's time in ops that launched, for each unit; the median over kinds of ops, weighted by their calls."""
     units: dict[str, list[float]] = {}
     for op in session.signatures:
         units.setdefault(op.name, []).append(units_of(op, cost_of(op)))

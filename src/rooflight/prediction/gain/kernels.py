@@ -165,8 +165,6 @@ def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | 
 
 
 class _Maker:
-    """Makes launches of records. Kinds, costs and sizes are by signature, places and times of counted ops."""
-
     def __init__(
         self,
         analysis: Analysis,

@@ -268,7 +268,6 @@ def _enter_s(analysis: Analysis, work: CompiledWork) -> float:
 
 
 def _launch_s(analysis: Analysis, launch: Launch) -> float:
-    """A library's call takes what it does eagerly; a generated kernel the longer of its arithmetic and its bytes."""
     if not launch.generated:
         return launch.op_s
     moving_s = memory_time(launch.bytes_read, launch.bytes_moved - launch.bytes_read, analysis.device.memory)

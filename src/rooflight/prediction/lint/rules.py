@@ -263,7 +263,6 @@ def _outlying(off: Floats) -> float:
 
 
 def _medians(values: Floats) -> Floats:
-    """The median of the BESIDE values before each, nan where there are fewer than a few."""
     padded = np.concatenate([np.full(BESIDE, np.nan), values[:-1]])
     windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, BESIDE), axis=1)
     known = np.minimum(np.arange(len(values)), BESIDE)

@@ -53,8 +53,6 @@ class LintDocument(Document, frozen=True, kw_only=True, tag="rooflight.lint/1"):
 
 
 class _Checked:
-    """A table with what was found in it."""
-
     def __init__(self, measured: MeasuredTable | MeasuredOps, findings: list[Finding], beats: int) -> None:
         self.measured, self.findings, self.beats = measured, findings, beats
         self.flagged = len({finding.row for finding in findings if finding.row is not None})

@@ -154,7 +154,6 @@ def averaged(
 
 
 def _reached_by(experts: Sequence[Known], alike: Sequence[float]) -> float | None:
-    """The share of its bandwidth that a new device reaches, as those like it do; None where that is known of none."""
     known = [
         (expert.traits[REACHED], weight)
         for expert, weight in zip(experts, alike, strict=True)
@@ -226,7 +225,6 @@ def bound_elsewhere(key: str, values: Floats, here: Mapping[str, float], there: 
 
 
 def _waiting(share: Floats) -> Floats:
-    """How much of work waits for memory, of which ``share`` [rows] is found to be arithmetic."""
     return np.asarray(np.clip((1 - share - _LEAST_SHARE) / (1 - 2 * _LEAST_SHARE), 0, 1))
 
 

@@ -198,7 +198,6 @@ def _refuse_other_features(file: _File) -> None:
 
 
 def _is_likely(learned: Learned, features: int, *intervals: Interval) -> bool:
-    """Whether figures can be those of a fit: as many as there are features, finite, and in order."""
     return (
         len(learned.low) == len(learned.high) == features
         and bool((learned.low <= learned.high).all())

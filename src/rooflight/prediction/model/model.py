@@ -230,7 +230,6 @@ class Model:
         return slowdown - self._launch_shares(facts, values, slowdown, device)
 
     def _launch_shares(self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec) -> Floats:
-        """By how much, as a logarithm, other devices' experts answer too much: launches, less a small kernel's time."""
         if self.expert(device) is not None:
             return np.zeros(len(slowdown))
         time_s = facts[:, 0] * np.exp(slowdown)

@@ -161,7 +161,6 @@ class Trees:
         return np.asarray(self.value[leaf].astype(np.float64).reshape(len(values), trees).sum(axis=1))
 
     def _booster(self) -> Any:
-        """LightGBM's own form of the trees, None where it cannot be had."""
         if not self._engine:
             try:
                 import lightgbm
@@ -260,11 +259,11 @@ def _read(text: str, features: int) -> Trees:
         threshold=np.array(flat["threshold"], dtype=np.float64).astype(np.float32),
         left=np.array(flat["left_child"], dtype=np.int32),
         right=np.array(flat["right_child"], dtype=np.int32),
-        value=_kept(np.array(flat["leaf_value"], dtype=np.float64)),
+        value=_on_grid(np.array(flat["leaf_value"], dtype=np.float64)),
     )
 
 
-def _kept(values: Floats) -> NDArray[np.float32]:
+def _on_grid(values: Floats) -> NDArray[np.float32]:
     """Values as precise as a file has them: multiples of ``_STEP``, which pack to half of what all 16 bits take."""
     return (np.round(values / _STEP) * _STEP).astype(np.float16).astype(np.float32)
 

@@ -307,7 +307,6 @@ def _first(bad: Mask) -> int | None:
 
 @contextmanager
 def _rows(path: Path) -> Iterator[Iterator[tuple[int, list[str]]]]:
-    """Lines that hold something, with their numbers. Raises ValueError for what cannot be read."""
     try:
         with _opened(path) as file:
             reader = csv.reader(file)

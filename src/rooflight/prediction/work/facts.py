@@ -274,7 +274,6 @@ def _convolution(main: Costed) -> _Found | None:
 
 
 def _setting(op: OpSignature, name: str) -> int:
-    """The product of a convolution's setting along all dimensions, 1 where it is not told."""
     value = op.attribute(name)
     if isinstance(value, tuple | list):
         return prod(each for each in value if isinstance(each, int)) or 1
