@@ -261,7 +261,7 @@ class Predictor:
         found: dict[str, Floats] = {}
         for direction in operator.directions:
             for rows in facts_of_shapes(operator, columns, dtype, direction, device):
-                model = self.model_for(rows.key, rows.values, device)
+                model, _ = self._model_for(rows.key, rows.values, device)
                 if model is None or device.name in model.devices:
                     continue
                 values = features_of(model.key, rows.values, device)
@@ -303,10 +303,6 @@ class Predictor:
         if propagation not in estimates:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
-
-    def model_for(self, key: str, facts: Floats, device: DeviceSpec) -> Model | None:
-        """The model that answers of works of facts [works, facts] on a device; None where none does."""
-        return self._model_for(key, facts, device)[0]
 
     def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
         """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce. Other
@@ -354,11 +350,9 @@ class Predictor:
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
         answered = self._as_answered(key, facts, device)
-        model = self.model_for(key, facts, device)
-        if model is None:
-            return answered
+        model, _ = self._model_for(key, facts, device)
         unlike = np.flatnonzero(answered.extrapolated)
-        if not len(unlike):
+        if model is None or not len(unlike):
             return answered
         unlike = unlike[~self._is_near_rows(key, facts[unlike], device, model)]
         asked = partial(self._as_answered, key, device=device)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import active_children, get_context
+from operator import call
 from pathlib import Path
 from threading import Thread, current_thread, main_thread
 from time import sleep
@@ -32,8 +33,6 @@ from rooflight.records.quantity import count_of
 
 _MANY_ROWS: Final = 20_000
 """Times from which several processes are worth their start."""
-
-
 _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables that set the threads of libraries of linear algebra: one per worker, or they compete for the cores."""
 
@@ -297,7 +296,7 @@ def _models(
         for each in plain
     ]
     jobs += [partial(join, *zip(*kinds[key], strict=True)) for key in sorted(kinds)]
-    found = list(run(_call, jobs))
+    found = list(run(call, jobs))
     of_others = grouped(zip(plain, found, strict=False), lambda pair: key_of_others(pair[0][0].key))
     models = []
     for key, pairs in sorted(of_others.items()):
@@ -306,7 +305,3 @@ def _models(
         unseen = min(each.inside[0] for each in experts), max(each.inside[1] for each in experts)
         models.append(Model(key=key, experts=experts, unseen=unseen))
     return (*models, *found[len(plain) :])
-
-
-def _call(job: Callable[[], Any]) -> Any:
-    return job()

@@ -195,15 +195,9 @@ def _with_launch(shown: Shown, launch_s: float) -> Shown:
 
 _NEAR, _SHARE = 1.15, 0.1
 """A floor: so many of the rows of a kind are no slower than this factor times the 2 % quantile."""
-
-
 _SPAN: Final = 16.0
 """By what factor, at least, the bounds of the rows at a floor differ: rows that are alike take as long without one."""
-
-
 _QUANTILE: Final = 0.02
-
-
 _LEAST_ROWS: Final = 30
 
 

@@ -92,8 +92,6 @@ FOLDER: Final = Path(__file__).parents[1] / "gains"
 FILE: Final = "torch_compile.gain.npz"
 SCHEMA: Final = "rooflight.gain/1"
 _MOST: Final = 3.0  # of a correction's logarithm
-
-
 _TREES: Final = 200
 _SETTINGS: Final = {
     "objective": "l1",

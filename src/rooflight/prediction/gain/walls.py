@@ -81,7 +81,11 @@ def bytes_of(analysis: Analysis, which: Flags) -> int:
 
 def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host) -> Walls:
     """Those of the compiled step in a mode of ``MODES``."""
-    pieces = _eager_pieces(analysis, work)
+    ops, op_s = analysis.queue, analysis.predicted_op_s
+    pieces = [
+        _Piece(int(place), float(ops.units[place]), float(op_s[place]) if ops.launches[place] else 0.0)
+        for place in np.flatnonzero(work.eager)
+    ]
     enter_units, copy_s = _ENTER * work.graphs, 0.0
     if mode in REPLAYED and work.graphs:
         enter_units += _REPLAY * work.graphs + _COPY * work.copies
@@ -106,14 +110,6 @@ def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host
         enter_s=enter_units * host.launch_s,
         copy_s=copy_s,
     )
-
-
-def _eager_pieces(analysis: Analysis, work: CompiledWork) -> list[_Piece]:
-    queue, device_s = analysis.queue, analysis.predicted_op_s
-    return [
-        _Piece(int(place), float(queue.units[place]), float(device_s[place]) if queue.launches[place] else 0.0)
-        for place in np.flatnonzero(work.eager)
-    ]
 
 
 def _replayed(work: CompiledWork, mode: str, copy_s: float) -> list[_Piece]:
@@ -228,7 +224,7 @@ def _elements(op: OpSignature) -> int:
 def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE_S) -> tuple[Walls, Walls]:
     """Those of the eager and of the compiled step; ``page_s``: seconds of the first touch of a page."""
     seconds, units = cpu_op_s(analysis), analysis.queue.units
-    host_s = float(units.sum()) * DISPATCH_S + _CALLED_S * _modules(analysis)
+    host_s = float(units.sum()) * DISPATCH_S + _CALLED_S * sum(bool(module.path) for module in analysis.session.modules)
     fresh_s = page_s * fresh_pages(analysis)
     eager = Walls(
         wall_s=host_s + float(seconds.sum()) + fresh_s,
@@ -252,10 +248,6 @@ def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE
         enter_s=enter_s,
         fresh_s=fresh_s,
     )
-
-
-def _modules(analysis: Analysis) -> int:
-    return sum(bool(module.path) for module in analysis.session.modules)
 
 
 def _enter_s(analysis: Analysis, work: CompiledWork) -> float:

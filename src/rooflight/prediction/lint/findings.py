@@ -340,12 +340,8 @@ def beats_bound(table: MeasuredTable, bounds: RowBounds, flagged: Set[Place]) ->
 def beats_note(count: int) -> str:
     """That so many times beat the bound, and what makes them; nothing where none does."""
     times = count_of(count, "time is", "times are")
-    return (
-        f"{times} faster than the bound without being flagged: a cache, another algorithm, a higher clock or rounding "
-        "allows that."
-        if count
-        else ""
-    )
+    why = "a cache, another algorithm, a higher clock or rounding allows that"
+    return f"{times} faster than the bound without being flagged: {why}." if count else ""
 
 
 DIRECTION: Final = "op"

@@ -1,4 +1,5 @@
-"""Corrections and refinements: what a few rows of one device teach on top of a model that learned from others.
+"""What rows of one device taught, in figures; and corrections and refinements: what a few rows teach on top of a model
+that learned from others.
 
 Of a correction one factor for a kind of work, drawn to 1, or from 20 rows on a Gaussian process with that factor as its
 mean. Of a refinement one offset, or for more rows the mean of Gaussian processes of several length scales: rows that
@@ -7,6 +8,7 @@ look alike are missed alike, and a device's times are nearer to those of some of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +61,21 @@ class Learned:
         sizes, some = list(size_features(key)), values[:, list(size_features(key))]
         low, high = (self.low - self.slack)[sizes], (self.high + self.slack)[sizes]
         return np.asarray(((some >= low) & (some <= high)).all(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExpertFigures(Learned):
+    """What an expert has beside its learners. ``outside`` as ``inside``, for work larger than its rows. ``launch_s``
+    seconds of every time that it learned from are a launch (``fit.rows``). ``floor_s``: each op takes so much beyond
+    its bound however small it is; the learners answer log(time / (bound + ops x floor)), which varies little among
+    small ops. ``usual``: its answers are to be added to ``usual_slowdown``.
+    """
+
+    traits: Mapping[str, float]
+    outside: Interval
+    launch_s: float = 0.0
+    floor_s: float = 0.0
+    usual: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

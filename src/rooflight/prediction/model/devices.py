@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
 from rooflight.prediction.work.features import FAR_FROM_RIDGE, MATRIX_UNITS, names_of
 
@@ -56,28 +57,9 @@ DEVICE_TRAITS: Final = (*_SCALES, "watts", "pace", REACHED, *PRODUCTS.values())
 """All that is kept of a device."""
 
 
-class Known(Protocol):
-    """The traits of an expert's device, and the ranges [features] of the rows that it learned from."""
-
-    @property
-    def traits(self) -> Mapping[str, float]:
-        """As ``device_traits`` has them."""
-        ...
-
-    @property
-    def low(self) -> Floats:
-        """Least features."""
-        ...
-
-    @property
-    def high(self) -> Floats:
-        """Greatest features."""
-        ...
-
-
 def blended(
     key: str,
-    experts: Sequence[Known],
+    experts: Sequence[ExpertFigures],
     answers: Sequence[Floats],
     values: Floats,
     traits: Mapping[str, float],
@@ -144,7 +126,7 @@ def _roofs_apart(key: str, values: Floats, known: Mapping[str, float], other: Ma
 
 
 def averaged(
-    key: str, experts: Sequence[Known], answers: Sequence[Floats], values: Floats, traits: Mapping[str, float]
+    key: str, experts: Sequence[ExpertFigures], answers: Sequence[Floats], values: Floats, traits: Mapping[str, float]
 ) -> Floats:
     """What experts answer of rows of features [rows, features] for a device with these traits, on average: those of
     similar devices, and that know such work, weigh more.
@@ -153,7 +135,7 @@ def averaged(
     return _mean(np.stack(answers), np.stack(weights))
 
 
-def _reached_by(experts: Sequence[Known], alike: Sequence[float]) -> float | None:
+def _reached_by(experts: Sequence[ExpertFigures], alike: Sequence[float]) -> float | None:
     known = [
         (expert.traits[REACHED], weight)
         for expert, weight in zip(experts, alike, strict=True)
@@ -166,7 +148,7 @@ def _reached_by(experts: Sequence[Known], alike: Sequence[float]) -> float | Non
 
 
 def _products_by(
-    experts: Sequence[Known], alike: Sequence[float], traits: Mapping[str, float], power: float
+    experts: Sequence[ExpertFigures], alike: Sequence[float], traits: Mapping[str, float], power: float
 ) -> dict[str, float]:
     """The shares of its matrix peaks that a new device reaches: the middle of what the others do, less what its fewer
     watts a FLOP/s cost. None of which that is known of none.
@@ -244,7 +226,7 @@ def fewer_watts(known: Mapping[str, float], other: Mapping[str, float]) -> float
     return max(-2.0, min(2.0, known["watts"] - other["watts"]))
 
 
-def familiarity(key: str, expert: Known, values: Floats) -> Floats:
+def familiarity(key: str, expert: ExpertFigures, values: Floats) -> Floats:
     """How far rows of features [rows, features] are work that an expert learned from: 1 of work like it, less the
     smaller its sizes are than any seen, next to nothing of another item size, or over other ranks and nodes. Larger
     work is not strange: experts have an answer to it.

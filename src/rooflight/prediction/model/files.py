@@ -21,6 +21,7 @@ from rooflight.prediction.model.corrections import (
     LENGTHS,
     MOST_POINTS,
     Correction,
+    ExpertFigures,
     Interval,
     Learned,
     Process,
@@ -28,7 +29,7 @@ from rooflight.prediction.model.corrections import (
     RefinementFigures,
 )
 from rooflight.prediction.model.devices import DEVICE_TRAITS
-from rooflight.prediction.model.model import Expert, ExpertFigures, Model, Spread
+from rooflight.prediction.model.model import Expert, Model, Spread
 from rooflight.prediction.model.packing import (
     MOST_LOG,
     Arrays,

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.model.corrections import Correction, Interval, Learned, Mask, Refinement
+from rooflight.prediction.model.corrections import Correction, ExpertFigures, Interval, Mask, Refinement
 from rooflight.prediction.model.devices import averaged, blended, bound_elsewhere, device_traits, familiarity, likeness
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.trees import Trees
@@ -35,21 +35,6 @@ class Spread:
         """The ends of the 90 % interval around the prediction of rows of features [rows, features]."""
         size = np.exp(np.minimum(self.size.predict(values), _MOST_SPREAD))
         return self.ends[0] * size, self.ends[1] * size
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ExpertFigures(Learned):
-    """What an expert has beside its learners. ``outside`` as ``inside``, for work larger than its rows. ``launch_s``
-    seconds of every time that it learned from are a launch (``fit.rows``). ``floor_s``: each op takes so much beyond
-    its bound however small it is; the learners answer log(time / (bound + ops x floor)), which varies little among
-    small ops. ``usual``: its answers are to be added to ``usual_slowdown``.
-    """
-
-    traits: Mapping[str, float]
-    outside: Interval
-    launch_s: float = 0.0
-    floor_s: float = 0.0
-    usual: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

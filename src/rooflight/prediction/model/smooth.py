@@ -54,11 +54,6 @@ class Smooth:
         """The largest magnitude that a prediction can have."""
         return max(abs(self.floor), abs(self.ceiling))
 
-    @property
-    def features(self) -> int:
-        """How many features it takes."""
-        return len(self.scale)
-
     def predict(self, values: Floats, *, fades: bool = False) -> Floats:
         """The mean for rows of features [rows, features]; where it ``fades``, what lies outside of the points' ranges
         is as far from them as it is.

@@ -209,10 +209,7 @@ def grow_small(values: Floats, target: Floats) -> Trees:
 
 def grow_with(values: Floats, target: Floats, trees: int, settings: Mapping[str, Any]) -> Trees:
     """So many trees that predict ``target`` [rows], grown with settings of LightGBM's."""
-    import lightgbm
-
-    data = lightgbm.Dataset(values, target, params={"verbose": -1})
-    return _read(lightgbm.train({**_SETTINGS, **settings}, data, trees).model_to_string(), values.shape[1])
+    return _read(_trained(values, target, trees, settings).model_to_string(), values.shape[1])
 
 
 def lone(value: float) -> Trees:
@@ -235,12 +232,17 @@ def answers_of_grown(values: Floats, target: Floats, way: Way, asked: Floats) ->
 
 
 def _grown(values: Floats, target: Floats, way: Way, detail: Mapping[str, Any]) -> Any:
-    import lightgbm
-
     leaves = way.leaves.of(len(values))
     trees = _TREES if len(values) >= _FEW_ROWS else _FEWER_TREES
-    settings = {**_SETTINGS, **detail, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
-    return lightgbm.train(settings, lightgbm.Dataset(values, target, params={"verbose": -1}), trees)
+    settings = {**detail, "objective": way.loss, "num_leaves": leaves, "learning_rate": _RATE / trees}
+    return _trained(values, target, trees, settings)
+
+
+def _trained(values: Floats, target: Floats, trees: int, settings: Mapping[str, Any]) -> Any:
+    import lightgbm
+
+    data = lightgbm.Dataset(values, target, params={"verbose": -1})
+    return lightgbm.train({**_SETTINGS, **settings}, data, trees)
 
 
 def _read(text: str, features: int) -> Trees:

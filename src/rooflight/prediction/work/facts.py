@@ -181,14 +181,8 @@ def facts_from(work: Sequence[Costed | Uncosted]) -> Facts | None:
     if common[0] <= 0:
         return None
     main = max(known, key=lambda each: each.bound.time_s)
-    found = (
-        _product(known, main)
-        or _attention(main)
-        or _convolution(main)
-        or _collective(known)
-        or _rows(known, main, common[0])
-    )
-    key, values = found
+    found = _product(known, main) or _attention(main) or _convolution(main) or _collective(known)
+    key, values = found or _rows(known, main, common[0])
     return Facts(key=key, values=tuple(map(real, (*common, *values))))
 
 
@@ -259,18 +253,9 @@ def _convolution(main: Costed) -> _Found | None:
     positions = prod(out.shape[: -dims - 1]) * prod(out.shape[-dims:])
     transposed = bool(op.attribute("transposed")) or "transpose" in op.name
     groups = _setting(op, "groups")
-    values = (
-        positions,
-        channels_out / groups,
-        channels_in / groups,
-        prod(weight.shape[2:]),
-        groups,
-        float(transposed),
-        dims,
-        _setting(op, "stride"),
-        _setting(op, "dilation"),
-    )
-    return (CONVOLUTION_BACKWARD_KEY if "backward" in op.name else CONVOLUTION_KEY), values
+    shape = (positions, channels_out / groups, channels_in / groups, prod(weight.shape[2:]), groups)
+    how = (float(transposed), dims, _setting(op, "stride"), _setting(op, "dilation"))
+    return (CONVOLUTION_BACKWARD_KEY if "backward" in op.name else CONVOLUTION_KEY), (*shape, *how)
 
 
 def _setting(op: OpSignature, name: str) -> int:
@@ -334,14 +319,8 @@ def attention_sizes(op: OpSignature) -> tuple[int, int, int, int, int, bool] | N
     *outer, queries, width = query.shape
     kv_heads = key.shape[-3] if len(key.shape) > 3 else 1
     heads = query.shape[-3] if len(query.shape) > 3 else 1
-    return (
-        prod(outer),
-        queries,
-        key.shape[-2],
-        width,
-        max(1, heads // max(1, kv_heads)),
-        bool(op.attribute("is_causal")),
-    )
+    causal = bool(op.attribute("is_causal"))
+    return prod(outer), queries, key.shape[-2], width, max(1, heads // max(1, kv_heads)), causal
 
 
 def _left(op: OpSignature) -> TensorSpec | None:
