@@ -340,13 +340,6 @@ class Predictor:
         alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
         return others, np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
 
-    def _is_near_rows(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
-        near = model.near_rows(facts, device)
-        others, far = self._others_instead(key, facts, device, model)
-        if others is not None:
-            near |= far & others.near_rows(facts, device)
-        return near
-
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
         answered = self._as_answered(key, facts, device)
@@ -354,7 +347,12 @@ class Predictor:
         unlike = np.flatnonzero(answered.extrapolated)
         if model is None or not len(unlike):
             return answered
-        unlike = unlike[~self._is_near_rows(key, facts[unlike], device, model)]
+        # of sizes that the device was measured at, though in ops of other names, or in a few rows
+        near = model.near_rows(facts[unlike], device)
+        others, far = self._others_instead(key, facts[unlike], device, model)
+        if others is not None:
+            near |= far & others.near_rows(facts[unlike], device)
+        unlike = unlike[~near]
         asked = partial(self._as_answered, key, device=device)
         return levelled(key, facts, answered, unlike, asked, partial(_least_s, key, device=device))
 

@@ -95,12 +95,11 @@ def teach(shown: Shown, *, trees_only: bool = False, over_usual: bool = False, l
     beyond, further = _for_larger(key, values, above, way)
     outside = min(inside[0], further[0]), max(inside[1], further[1])
     asked, true = (np.concatenate([each[test] for test in parts]) for each in (values, slowdown))
-    expert = _expert(shown, values, way, held_out, outside, beyond, floor_s)
     # answers below the bound are raised to it, those of intervals are not
     raised = held_out if over_usual else np.minimum(held_out, true)
-    return replace(
-        expert, error=mean_error(raised), spread=spread_of(asked, held_out), usual=over_usual, launch_s=launch_s
-    )
+    learned = {"main": _learned(values, above, way), "beyond": beyond, "spread": spread_of(asked, held_out)}
+    floors = {"floor_s": floor_s, "launch_s": launch_s}
+    return _expert(shown, held_out, outside=outside, error=mean_error(raised), usual=over_usual, **learned, **floors)
 
 
 def over(shown: Shown, launch_s: float) -> Shown:
@@ -133,23 +132,8 @@ def least_floor_s(key: str, values: Floats, slowdown: Floats) -> float:
     return min(_KERNEL_S if grows else _MOST_FLOOR_S, float(np.quantile(each_s[small], _LEAST)))
 
 
-def _expert(
-    shown: Shown,
-    values: Floats,
-    way: Way | None,
-    held_out: Floats,
-    outside: Interval,
-    beyond: Learner | None,
-    floor_s: float,
-) -> Expert:
-    return Expert(
-        **figures(shown.device, values, held_out),
-        traits=device_traits(shown.device),
-        outside=outside,
-        main=_learned(values, shown.slowdown - over_bound(shown.key, values, floor_s), way),
-        beyond=beyond,
-        floor_s=floor_s,
-    )
+def _expert(shown: Shown, held_out: Floats, **rest: Any) -> Expert:
+    return Expert(**{**figures(shown.device, shown.features, held_out), **rest}, traits=device_traits(shown.device))
 
 
 def figures(device: DeviceSpec, values: Floats, missed: Floats) -> dict[str, Any]:
@@ -261,8 +245,8 @@ def teach_others(shown: Sequence[Shown], *, trees_only: bool = False, launch_s: 
     whole = over(whole, launch_s)
     parts = [group == held_out for held_out in range(int(group.max()) + 1)]
     way, held_out = _best_way(whole.features, whole.slowdown, parts, trees_only=trees_only)
-    expert = _expert(whole, whole.features, way, held_out, quantiles(held_out), None, 0.0)
-    return replace(expert, usual=True, launch_s=launch_s)
+    main = _learned(whole.features, whole.slowdown, way)
+    return _expert(whole, held_out, outside=quantiles(held_out), main=main, beyond=None, usual=True, launch_s=launch_s)
 
 
 def with_reached(taught: Sequence[tuple[Expert, Shown]]) -> list[tuple[Expert, Shown]]:

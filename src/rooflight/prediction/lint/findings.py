@@ -156,12 +156,12 @@ class Finding:
     source: Path
     kernel: str
     device: str
-    row: int | None
-    line: int | None
     direction: str
     rule: Rule
     evidence: str
     factor: float
+    row: int | None = None
+    line: int | None = None
 
     @property
     def place(self) -> Place:
@@ -205,12 +205,17 @@ def lint_table(table: MeasuredTable, bounds: RowBounds | None = None) -> tuple[F
     lines = tuple(each for each in lines_of(table) if each.parameter not in launch)
     found = [
         _finding(
-            table, table.directions[number], rule, evidence, float(suspect.factor[row]), row, int(table.lines[row])
+            table,
+            direction,
+            rule,
+            _evidence(table, number, rule, row, suspect, lines),
+            float(suspect.factor[row]),
+            row=row,
+            line=int(table.lines[row]),
         )
-        for number in range(len(table.directions))
+        for number, direction in enumerate(table.directions)
         for rule, suspect in _suspects(table, number, bounds, lines)
         for row in map(int, np.flatnonzero(suspect.rows))
-        for evidence in (_evidence(table, number, rule, row, suspect, lines),)
     ]
     found.sort(key=lambda finding: (finding.row or 0, finding.direction))
     return (*found, *_columns(table, bounds), *_unusable(table, found))
@@ -305,24 +310,17 @@ def is_flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
 
 
 def _finding(
-    table: MeasuredTable | MeasuredOps,
-    direction: str,
-    rule: Rule,
-    evidence: str,
-    factor: float,
-    row: int | None = None,
-    line: int | None = None,
+    table: MeasuredTable | MeasuredOps, direction: str, rule: Rule, evidence: str, factor: float, **place: int
 ) -> Finding:
     return Finding(
         source=table.source,
         kernel=table.kernel,
         device=table.device.name,
-        row=row,
-        line=line,
         direction=direction,
         rule=rule,
         evidence=evidence,
         factor=factor,
+        **place,
     )
 
 
@@ -363,7 +361,7 @@ def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
                 f"{Quantity(fastest_s, 's')} (fastest of {count_of(len(row.samples_s), 'call')}), the device needs "
                 f"{Quantity(floor_s, 's')} ({three_digits(factor)} times): {row.op.name} {shapes}"
             )
-            found.append(_finding(ops, DIRECTION, Rule.FASTER_THAN_LIGHT, evidence, factor, number))
+            found.append(_finding(ops, DIRECTION, Rule.FASTER_THAN_LIGHT, evidence, factor, row=number))
     return tuple(found)
 
 

@@ -126,9 +126,8 @@ def _moved(key: str, fact: Mapping[str, Floats], size: Mapping[str, Floats]) -> 
         # beside the rows: weights, as long as a row each, about as many as there are tensors of rows
         elements = elements + size["width"]
     if _WITH_STATISTICS in key:
-        elements = (
-            elements + size["rows"] * 4 / fact["item"]
-        )  # a mean and a deviation of 4 bytes, of two tensors of rows
+        # a mean and a deviation of 4 bytes, of two tensors of rows
+        elements = elements + size["rows"] * 4 / fact["item"]
     return np.asarray(elements)
 
 

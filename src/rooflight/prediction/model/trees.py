@@ -108,12 +108,8 @@ class Trees:
             np.add.at(seen_leaves, (first_leaf[owner] - 1 - child)[is_leaf], 1)
         is_root = np.zeros(len(self.feature), dtype=bool)
         is_root[roots[:-1][leaves > 1]] = True
-        lone = leaves == 1
-        if (seen_nodes != ~is_root).any() or (seen_leaves[first_leaf[:-1][lone]] != 0).any():
-            raise ValueError("trees whose branches lead nowhere")
-        many = np.ones(len(self.value), dtype=bool)
-        many[first_leaf[:-1][lone]] = False
-        if (seen_leaves[many] != 1).any():
+        of_a_node = np.repeat(leaves > 1, leaves)  # the only leaf of a tree is no node's
+        if (seen_nodes != ~is_root).any() or (seen_leaves != of_a_node).any():
             raise ValueError("trees whose branches lead nowhere")
 
     def predict(self, values: Floats) -> Floats:
