@@ -124,10 +124,10 @@ class CostedSession:
         signature, times = self.session.columns.signature, self.measurement.op_s
         with np.errstate(invalid="ignore"):
             # an op that launched no kernel took no time on the device: nothing was measured that could be too fast
-            beaten = self.session.counted & (times > 0) & (times < np.array(self._warm_bounds_s)[signature])
+            too_fast = self.session.counted & (times > 0) & (times < np.array(self._warm_bounds_s)[signature])
         found = []
-        for index in np.unique(signature[beaten]).tolist():
-            op, bound, fast = self.session.signatures[index], self.bounds[index], times[beaten & (signature == index)]
+        for index in np.unique(signature[too_fast]).tolist():
+            op, bound, fast = self.session.signatures[index], self.bounds[index], times[too_fast & (signature == index)]
             assert bound is not None
             found.append(
                 Contradiction(

@@ -152,7 +152,6 @@ class _Wants:
 
     @property
     def is_all(self) -> bool:
-        """Whether everything is wanted."""
         return self.whole and not self.gone
 
     def add(self, part: Part | None, nbytes: int) -> None:
@@ -167,7 +166,6 @@ class _Wants:
                 add_part(self.parts, part)
 
     def become(self, *, whole: bool, least: int = 0) -> None:
-        """Want everything, or so many bytes anywhere."""
         self.whole, self.least = whole, least
         for each in (self.gone, self.parts, self.lines):
             each.clear()
@@ -192,7 +190,6 @@ class _Wants:
         return Wanted(axis, max(0, nbytes) // tensor.item_bytes, lines)
 
     def overwrite(self, part: Part) -> None:
-        """What stood in a part is not wanted."""
         if part.nbytes >= self.size:
             self.become(whole=False)
         elif self.whole:

@@ -136,7 +136,6 @@ def _along(op: OpSignature) -> Sequence[int]:
 
 
 def _picks_rows(demand: Demand) -> bool:
-    """Whether some element of each row is wanted, so that all rows are needed."""
     same_rank = len(demand.out.shape) == len(demand.op.inputs[0].shape)
     return same_rank and bool(demand.wanted.lines.intersection(_along(demand.op)))
 

@@ -37,13 +37,6 @@ _NOWHERE = -1
 """In place of the region that made a value: none did."""
 
 
-def regions_of(graph: OpGraph, results: Mapping[int, int]) -> tuple[Region, ...]:
-    """The regions of a graph, in the order in which they begin, with what they must read and write. ``results`` are the
-    values that must be there in the end, with the bytes of each.
-    """
-    return _Traffic(graph).regions(results)
-
-
 class _Traffic:
     def __init__(self, graph: OpGraph) -> None:
         self._graph = graph
@@ -58,7 +51,9 @@ class _Traffic:
         self._flow = _Flow(graph)
 
     def regions(self, results: Mapping[int, int]) -> tuple[Region, ...]:
-        """The regions with their traffic."""
+        """The graph's, in the order in which they begin, with what they must read and write. ``results`` are the values
+        that must be there in the end, with the bytes of each.
+        """
         for value, size in self._written(results).items():
             self._flow.mark_written(value)
             if self._homes[value] != _NOWHERE:
@@ -152,8 +147,7 @@ class _Flow:
         self._dry: set[int] = set()  # values through which the region in hand gets no more
 
     def mark_written(self, value: int) -> None:
-        """Note that a value is written anyway, so that no region pays for it."""
-        self._unwritten[value] = 0
+        self._unwritten[value] = 0  # it is written anyway: no region pays for it
 
     def begin(self, read: Iterable[int]) -> None:
         """Turn to the next region, which reads these values whole anyway."""
@@ -161,7 +155,6 @@ class _Flow:
         self._unread = dict.fromkeys(read, 0)
 
     def given_first(self, values: Sequence[int]) -> list[int]:
-        """The same values, those given first."""
         return sorted(values, key=self._computed.__getitem__)
 
     def send(self, value: int, size: int) -> int:
@@ -208,7 +201,7 @@ def _add_to(sizes: dict[int, int], storage: int, size: int) -> None:
         sizes[storage] = sizes.get(storage, 0) + size
 
 
-def dead_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
+def unused_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
     """By record, whether its results are read by no op that is needed, and were freed before the call of the outermost
     module that made them returned. ``costs`` go with the session's signatures.
 
@@ -250,15 +243,15 @@ class Fusion:
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
-    """The regions of a session's counted ops but the dead ones. ``costs`` go with its signatures."""
+    """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures."""
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    calls = session.counted & ~dead_calls(session, costs)
+    calls = session.counted & ~unused_calls(session, costs)
     partial = partial_touches(session)
     narrowed = narrowed_calls(session, fusions, costs, calls, partial)
     graph = OpGraph(session, fusions, calls, partial, narrowed)
-    results = _results(graph, _kept(session), _local(session))
+    results = _results(graph, _lasting(session), _local(session))
     graph.leave_out_between(results)
-    regions = regions_of(graph, results)
+    regions = _Traffic(graph).regions(results)
     return Fusion(
         regions=regions,
         bytes_in=min(graph.bytes_in(), sum(region.bytes_read for region in regions)),
@@ -268,13 +261,13 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     )
 
 
-def _results(graph: OpGraph, kept: frozenset[int], local: frozenset[int]) -> dict[int, int]:
-    """Values that must be there after the step, and bytes: updates of what stood before it, what was kept, and what
+def _results(graph: OpGraph, lasting: frozenset[int], local: frozenset[int]) -> dict[int, int]:
+    """Values that must be there after the step, and bytes: updates of what stood before it, what lasts, and what
     nothing reads unless its maker's caller never had it.
     """
     found: dict[int, int] = {}
     for storage in graph.held:
-        needed = storage in graph.stood or storage in kept
+        needed = storage in graph.stood or storage in lasting
         if needed or storage not in local:
             found |= {value: size for value, size in graph.in_storage(storage) if needed or not graph.is_read[value]}
     return found
@@ -284,7 +277,7 @@ def _local(session: Session) -> frozenset[int]:
     return frozenset() if session.lifetimes is None else frozenset(np.flatnonzero(session.lifetimes.local).tolist())
 
 
-def _kept(session: Session) -> frozenset[int]:
+def _lasting(session: Session) -> frozenset[int]:
     """Gradients and optimizer states that the step made and its caller kept. What else is left may be held by a cycle,
     a local variable or a backward pass still to come: a compiler need not write it.
     """
@@ -292,5 +285,4 @@ def _kept(session: Session) -> frozenset[int]:
     if lifetimes is None:
         return frozenset()
     certain = np.isin(lifetimes.kind, (StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE))
-    kept = (lifetimes.freed == KEPT) & (lifetimes.made != STOOD) & certain
-    return frozenset(np.flatnonzero(kept).tolist())
+    return frozenset(np.flatnonzero((lifetimes.freed == KEPT) & (lifetimes.made != STOOD) & certain).tolist())
