@@ -55,7 +55,7 @@ def test_a_gpu_that_fails_is_named(processes):
 
 
 def test_files_bear_estimate_train_time_s_device_names(monkeypatch):
-    monkeypatch.setattr(provenance, "_cuda_name", lambda number: "NVIDIA A100-SXM4-80GB")
+    monkeypatch.setattr(provenance, "cuda_name", lambda number: "NVIDIA A100-SXM4-80GB")
     assert provenance.device_label("cuda") == "NVIDIAA100-SXM4-80GB"
     monkeypatch.setattr(provenance, "cpu_model", lambda: "Some CPU @ 2.0GHz (family 1, model_2)")
     assert provenance.device_label("cpu") == "SomeCPU-2.0GHz-family1-model-2"

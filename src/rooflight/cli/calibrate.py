@@ -15,7 +15,6 @@ from rooflight.sampling.executor.options import NodesOptions
 
 if TYPE_CHECKING:
     from rooflight.devices.calibrations import Calibration
-    from rooflight.machine.probes import Progress
     from rooflight.reporting.output import Outputs
 
 Kind = Literal["cpu", "cuda"]
@@ -71,6 +70,7 @@ def calibrate(
         return
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
+    from rooflight.records.measurement import BUSY_SHARE
 
     with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
@@ -79,8 +79,9 @@ def calibrate(
         measured = measured if force else calibration.best_known(measured)
         saved_at = calibrations.save(measured)
     outputs.write(calibration.report_of(measured, saved_at))
-    if warning := _busy_warning(measured):
-        typer.echo(warning, err=True)
+    if (share := calibration.busy_share(measured)) >= BUSY_SHARE:
+        why = f"other programs took {share * 100:.0f} % of the CPU, so these roofs may be low"
+        typer.echo(f"rooflight: {why}: run again on an idle machine", err=True)
 
 
 def _calibrate_nodes(
@@ -134,16 +135,4 @@ def _with_progress(device: Kind | None, quick: bool, threads: int | None) -> Cal
         def show(name: str, fraction: float) -> None:
             bars.update(task, description=name, completed=fraction, refresh=True)
 
-        progress: Progress = show
-        return calibration.calibrate(device or kind_here(), progress, threads=threads, quick=quick)
-
-
-def _busy_warning(measured: Calibration) -> str:
-    from rooflight.machine.calibration import busy_share
-    from rooflight.records.measurement import BUSY_SHARE
-
-    share = busy_share(measured)
-    if share < BUSY_SHARE:
-        return ""
-    taken = f"{share * 100:.0f} %"
-    return f"rooflight: other programs took {taken} of the CPU, so these roofs may be low: run again on an idle machine"
+        return calibration.calibrate(device or kind_here(), show, threads=threads, quick=quick)

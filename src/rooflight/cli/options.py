@@ -39,10 +39,8 @@ class Output:
         """Check now what will be written. ``others`` are the verb's own files, by option. Raises ValueError."""
         from rooflight.reporting.output import Outputs
 
-        return Outputs(
-            json=self.json, markdown=self.markdown, csv=self.csv, html=self.html, render=self.render,
-            others={f"--{name}": file for name, file in others.items()},
-        )  # fmt: skip
+        given = {name: getattr(self, name) for name in OUTPUTS}
+        return Outputs(**given, others={f"--{name}": file for name, file in others.items()})
 
 
 OUTPUTS = frozenset(field.name for field in fields(Output))

@@ -89,6 +89,12 @@ class _Device(_Table, frozen=True):
     network: _Network | None = None
 
 
+_AS_IN_THE_FILE: Final = (
+    *("name", "vendor", "architecture", "kind", "match", "compute_capability", "form_factor", "unit_count"),
+    *("boost_clock_mhz", "matrix_peak_clock_mhz", "tdp_w", "confidence", "unverified", "notes", "checked_against"),
+)
+
+
 def read_device(path: Path) -> DeviceSpec:
     """The device described by a TOML file. Raises ValueError, in one line, naming the file and the key at fault."""
     try:
@@ -118,12 +124,9 @@ def _spec(device: _Device) -> DeviceSpec:
         capacity_bytes=None if device.memory.capacity_gib is None else round(device.memory.capacity_gib * GIB),
         bytes_per_s=_si(device.memory.bandwidth_gb_per_s, GIGA),
     )
+    network, reached = device.network, device.reached
     return DeviceSpec(
-        name=device.name,
-        vendor=device.vendor,
-        architecture=device.architecture,
-        kind=device.kind,
-        match=device.match,
+        **{name: getattr(device, name) for name in _AS_IN_THE_FILE},
         datasheet=Roofs(
             source="; ".join(device.source),
             matrix_flops_per_s=_peaks(device.matrix_tflops),
@@ -134,21 +137,19 @@ def _spec(device: _Device) -> DeviceSpec:
             Link(name=link.name, bytes_per_s=_si(link.per_direction_gb_per_s, GIGA), joins=link.joins or 0)
             for link in device.links
         ),
-        network=None if device.network is None else _network(device.network),
+        network=None
+        if network is None
+        else Network(name=network.name, bytes_per_s=network.per_direction_gb_per_s * GIGA, adds=network.adds),
         memory_type=device.memory.type,
-        unit_count=device.unit_count,
-        boost_clock_mhz=device.boost_clock_mhz,
-        matrix_peak_clock_mhz=device.matrix_peak_clock_mhz,
-        tdp_w=device.tdp_w,
         least_kernel_s=None if device.least_kernel_us is None else device.least_kernel_us * MICRO,
-        reached=None if device.reached is None else _reached(device.reached),
-        confidence=device.confidence,
-        unverified=device.unverified,
-        notes=device.notes,
+        reached=None
+        if reached is None
+        else Reached(
+            sources=reached.source,
+            bytes_per_s=_si(reached.bandwidth_gb_per_s, GIGA),
+            matrix_flops_per_s=_peaks(reached.matrix_tflops),
+        ),
         sources=device.source,
-        checked_against=device.checked_against,
-        compute_capability=device.compute_capability,
-        form_factor=device.form_factor,
     )
 
 
@@ -161,18 +162,6 @@ def _refuse_more_than_roofs(device: _Device) -> None:
         roof = max(getattr(peaks, precision) or 0 for peaks in (device.matrix_tflops, device.vector_tflops))
         if (getattr(reached.matrix_tflops, precision) or 0) > roof:
             raise ValueError(f"reached.matrix_tflops.{precision} is more than its peak")
-
-
-def _reached(reached: _Reached) -> Reached:
-    return Reached(
-        sources=reached.source,
-        bytes_per_s=_si(reached.bandwidth_gb_per_s, GIGA),
-        matrix_flops_per_s=_peaks(reached.matrix_tflops),
-    )
-
-
-def _network(network: _Network) -> Network:
-    return Network(name=network.name, bytes_per_s=network.per_direction_gb_per_s * GIGA, adds=network.adds)
 
 
 def _peaks(tflops: _Peaks) -> dict[str, float]:

@@ -84,11 +84,8 @@ class Roofs:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        for unit, peaks in (("matrix", self.matrix_flops_per_s), ("vector", self.vector_flops_per_s)):
-            for precision, peak in peaks.items():
-                if precision not in PRECISIONS:
-                    raise ValueError(f'unknown {unit} precision "{precision}": use one of {", ".join(PRECISIONS)}')
-                _refuse_unless_positive(f"{unit} {precision}", peak)
+        _check_peaks("matrix", self.matrix_flops_per_s)
+        _check_peaks("vector", self.vector_flops_per_s)
         _refuse_unless_positive("launch latency", self.launch_latency_s)
         _refuse_unless_positive("threads", self.threads)
 
@@ -105,10 +102,7 @@ class Reached:
 
     def __post_init__(self) -> None:
         _refuse_unless_positive("reached bandwidth", self.bytes_per_s)
-        for precision, figure in self.matrix_flops_per_s.items():
-            if precision not in PRECISIONS:
-                raise ValueError(f'unknown reached precision "{precision}": use one of {", ".join(PRECISIONS)}')
-            _refuse_unless_positive(f"reached {precision}", figure)
+        _check_peaks("reached", self.matrix_flops_per_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +330,13 @@ def _merged(datasheet: MemoryLevel | None, measured: MemoryLevel) -> MemoryLevel
         bytes_per_s=_highest((datasheet.bytes_per_s, measured.bytes_per_s)),
         peak_bytes_per_s=_highest((datasheet.peak_bytes_per_s, measured.peak_bytes_per_s)),
     )
+
+
+def _check_peaks(unit: str, peaks: Mapping[str, float]) -> None:
+    for precision, peak in peaks.items():
+        if precision not in PRECISIONS:
+            raise ValueError(f'unknown {unit} precision "{precision}": use one of {", ".join(PRECISIONS)}')
+        _refuse_unless_positive(f"{unit} {precision}", peak)
 
 
 def _refuse_unless_positive(what: str, figure: float | None) -> None:

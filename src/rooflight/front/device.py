@@ -20,6 +20,7 @@ from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import WhatIf
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.package import need
+from rooflight.records.quantity import count_of
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
 
@@ -218,8 +219,7 @@ def _what(place: DeviceKind, threads: int | None) -> str:
         return "calibrating this GPU"
     from rooflight.machine.environment import threads_here
 
-    count = threads or threads_here()
-    return f"calibrating this CPU on {count} thread{'s' if count > 1 else ''}"
+    return f"calibrating this CPU on {count_of(threads or threads_here(), 'thread')}"
 
 
 def place_of(device: DeviceSpec) -> str | None:

@@ -18,7 +18,7 @@ from rooflight.machine.probes import Figure, Progress, search
 from rooflight.machine.timing import Clock, CudaEvents, SteadyClock
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
-from rooflight.records.quantity import Quantity
+from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Report, table
 
 # Keys of a calibration's environment, beside those of environment.describe()
@@ -90,18 +90,14 @@ def _calibrate(kind: DeviceKind, progress: Progress | None, *, quick: bool, cloc
     facts |= {SAMPLES + figure.name: figure.samples() for figure in figures.values() if figure.timing is not None}
     if others is not None:
         facts[BUSY] = f"{others:.0%}".replace("%", " %")
-    source = f"calibration on {name}{_threads_text(kind)}, {now[:10]}{', quick' if quick else ''}"
+    threads = "" if kind == "cuda" else f", {count_of(environment.threads_here(), 'thread')}"
+    source = f"calibration on {name}{threads}, {now[:10]}{', quick' if quick else ''}"
     if others is not None and others >= BUSY_SHARE:
         source += ", beside other programs"
     roofs = _cuda_roofs(figures, source) if kind == "cuda" else _cpu_roofs(figures, source)
     return Calibration(
         fingerprint=fingerprint, device_name=name, kind=kind, roofs=roofs, measured_at=now, environment=facts
     )
-
-
-def _threads_text(kind: DeviceKind) -> str:
-    threads = environment.threads_here()
-    return "" if kind == "cuda" else f", {threads} thread{'s' if threads > 1 else ''}"
 
 
 def raised(measured: Calibration, earlier: Calibration) -> Calibration:

@@ -20,7 +20,9 @@ def describe(kind: str | None = None) -> dict[str, str]:
     ``kind``, "cpu" or "cuda", is the device that the program ran on; None: CUDA if this process has used it. A GPU that
     was not used is not initialized for this. Works without torch; unknown facts have no entry.
     """
-    kind = kind or ("cuda" if _cuda_in_use() else "cpu")
+    if kind is None:
+        torch = sys.modules.get("torch")
+        kind = "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
     threads = threads_here()
     facts = {"device_kind": kind, "fingerprint": fingerprint(kind), **_machine_facts(len(usable_cores()), threads)}
     facts |= _torch_facts()
@@ -158,11 +160,6 @@ def _gpu_facts() -> dict[str, str]:
     if driver := driver_version():
         facts["driver"] = driver
     return facts
-
-
-def _cuda_in_use() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and bool(torch.cuda.is_initialized())
 
 
 def _float32_setting(library: str) -> str:

@@ -77,13 +77,13 @@ def memory_bytes() -> int | None:
     return min(total, limit)
 
 
-def cuda_name() -> str | None:
-    """The name of the GPU that torch would use; None without one, or without torch."""
+def cuda_name(number: int | None = None) -> str | None:
+    """The name of GPU ``number``, or of the one that torch would use; None without one, or without torch."""
     try:
         import torch
     except ImportError:
         return None
-    return str(torch.cuda.get_device_name()) if torch.cuda.is_available() else None
+    return str(torch.cuda.get_device_name(number)) if torch.cuda.is_available() else None
 
 
 def kind_here() -> DeviceKind:

@@ -14,7 +14,8 @@ def element(tag: str, *children: Element | str, **attributes: str | float) -> El
     """An element with its children, texts among them, and attributes: ``class_`` is class, ``stroke_width``
     stroke-width.
     """
-    made = Element(tag, {_name(name): _clean(_text(value)) for name, value in attributes.items()})
+    texts = {name: value if isinstance(value, str) else f"{value:.6g}" for name, value in attributes.items()}
+    made = Element(tag, {name.rstrip("_").replace("_", "-"): _clean(text) for name, text in texts.items()})
     last: Element | None = None
     for child in children:
         if isinstance(child, Element):
@@ -35,14 +36,6 @@ def html_text(root: Element) -> str:
 def fragment_text(root: Element) -> str:
     """The tree as a piece of HTML."""
     return tostring(root, encoding="unicode", method="html")
-
-
-def _name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
-
-
-def _text(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def _clean(text: str) -> str:

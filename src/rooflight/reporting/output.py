@@ -156,10 +156,7 @@ def check_writable(target: str | Path | None) -> None:
         raise ValueError(f"{path} is a folder: give the name of a file")
     if path.is_symlink() and not path.exists():  # the file that a link leads to is what is written
         path = Path(os.path.realpath(path))
-    if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} to write {path.name} to")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{path} cannot be written: no permission")
+    _check_place(path, f"write {path.name} to")
 
 
 def _check_folder(target: str) -> None:
@@ -169,7 +166,11 @@ def _check_folder(target: str) -> None:
     if path.exists() and not path.is_dir():
         raise ValueError(f"--csv {path} is no folder: name one, which gets a file a table")
     path = Path(os.path.realpath(path))
+    _check_place(path, f"make {path.name} in")
+
+
+def _check_place(path: Path, what: str) -> None:
     if not path.parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} to make {path.name} in")
+        raise ValueError(f"there is no folder {path.parent} to {what}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise ValueError(f"{path} cannot be written: no permission")

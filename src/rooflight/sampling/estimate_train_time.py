@@ -186,11 +186,6 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
     )
 
 
-def columns_of(operator: Operator) -> tuple[tuple[str, str], ...]:
-    """The columns of an operator sampled without a file: its parameters."""
-    return tuple((name, name) for name in operator.parameters)
-
-
 def _known(content: Mapping[str, Any], folder: Path) -> Operator:
     function = _function_name(content)
     try:

@@ -16,7 +16,6 @@ from rooflight.records.files import naming
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import percent
 from rooflight.records.samples import SUFFIX, Header, Row, Status
-from rooflight.sampling.estimate_train_time import columns_of
 from rooflight.sampling.runner import Repeats
 from rooflight.sampling.store import Store, calibration_of, device_label, environment_of
 from rooflight.sampling.sweeps import Sweep
@@ -122,14 +121,13 @@ class Job:
 
     def header(self, device: str, environment: Mapping[str, str], calibration: Mapping[str, str]) -> Header:
         """What all rows of the job share."""
-        columns = self.columns or columns_of(self.operator)
-        given = {parameter for _, parameter in columns}
+        given = {parameter for _, parameter in self.columns}
         return Header(
             kernel=self.name,
             operator=self.operator.name,
             precision=self.precision,
             device=device,
-            columns=(*columns, *((name, name) for name in self.operator.parameters if name not in given)),
+            columns=(*self.columns, *((name, name) for name in self.operator.parameters if name not in given)),
             directions=self.operator.directions,
             timing=self.timing,
             environment=environment,
@@ -141,12 +139,6 @@ class Job:
         device = device_label(kind, number)
         header = self.header(device, environment_of(kind), calibration_of(kind))
         return Store(self.out / DATA / (self.base(device) + SUFFIX), header)
-
-    def log(self, device: str, total: int | None, progress: Progress) -> ProgressLog:
-        """The job's log."""
-        return ProgressLog(
-            self.out / LOG / (self.base(device) + ".txt"), f"{self.name}_{self.precision}", total, progress=progress
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +187,8 @@ class Keeper:
 
     def __init__(self, job: Job, sweep: Sweep, store: Store, progress: Progress) -> None:
         self._store, self._sweep = store, sweep
-        self._log = job.log(store.header.device, sweep.total, progress)
+        path = job.out / LOG / f"{job.base(store.header.device)}.txt"
+        self._log = ProgressLog(path, f"{job.name}_{job.precision}", sweep.total, progress=progress)
         self._written_s = time.monotonic()
         self._added = 0
 

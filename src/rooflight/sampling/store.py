@@ -21,7 +21,8 @@ from rooflight.machine.hardware import cuda_name
 from rooflight.records.files import naming, write_whole
 from rooflight.records.samples import Header, Row, Rows, Status, middle_s, parse
 
-_READ_BYTES = 1 << 20
+_BEGIN: Final = b'{"kernel":'
+"""Of the first line: a killed process may have written less of it, or more without the rest."""
 
 
 class Store:
@@ -68,9 +69,10 @@ class Store:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel lets go when the process dies
         except OSError:
             raise ValueError(f"{self.path} is being written by another process") from None
-        content = _content(self._file)
+        with open(self._file, "rb", closefd=False) as file:
+            content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
-        if not whole and not _is_torn_header(content):
+        if not whole and not _BEGIN.startswith(content[: len(_BEGIN)]):
             raise ValueError(f"{self.path} is no file of samples: choose another --out")
         found, rows = parse(whole, self.path) if whole else (self.header, [])
         if len(whole) < len(content):
@@ -106,26 +108,12 @@ def csv_lines(header: Header, rows: Rows) -> Iterator[str]:
             yield ",".join((*map(str, key), *times)) + "\n"
 
 
-def _is_torn_header(content: bytes) -> bool:
-    """Whether this may be what a killed process wrote of its first line."""
-    begin = b'{"kernel":'
-    return content.startswith(begin[: len(content)])
-
-
-def _content(file: int) -> bytes:
-    parts = []
-    os.lseek(file, 0, os.SEEK_SET)
-    while part := os.read(file, _READ_BYTES):
-        parts.append(part)
-    return b"".join(parts)
-
-
 _CLOCKS: Final = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit"
 
 
 def device_label(kind: str, number: int = 0) -> str:
     """The device's name in a file's name, as estimate-train-time has it: no blanks, and no ``_``."""
-    name = (_cuda_name(number) if kind == "cuda" else None) or cpu_model()
+    name = (cuda_name(number) if kind == "cuda" else None) or cpu_model()
     return re.sub(r"[^A-Za-z0-9.-]+", "-", name.replace(" ", "")).strip("-")
 
 
@@ -148,14 +136,6 @@ def calibration_of(kind: str) -> dict[str, str]:
     facts |= {f"{name} {'B' if name.startswith('memory') else 'FLOP'}/s": text for name, text in roofs.items()}
     facts |= {"threads": str(found.roofs.threads)} if found.roofs.threads else {}
     return facts | ({"launch s": latency} if latency else {})
-
-
-def _cuda_name(number: int) -> str | None:
-    if cuda_name() is None:
-        return None
-    import torch
-
-    return str(torch.cuda.get_device_name(number))
 
 
 def _gpu_clocks() -> dict[str, str]:
