@@ -75,15 +75,12 @@ def find_what_if(
     progress: Progress = log_progress,
 ) -> DeviceSpec:
     """``find_device`` with what-if roofs. A clock for the CPU at hand is refused before that is calibrated."""
-    if what_if.clock_hz is not None and (device == "cpu" or (device is None and session is None and _is_cpu_here())):
-        raise ValueError("a CPU's roofs were measured at a clock that is not known: they cannot be scaled to another")
-    return what_if.of(_found(device, session, progress))
-
-
-def _is_cpu_here() -> bool:
     from rooflight.machine.hardware import kind_here
 
-    return kind_here() == "cpu"
+    at_hand = device is None and session is None
+    if what_if.clock_hz is not None and (device == "cpu" or (at_hand and kind_here() == "cpu")):
+        raise ValueError("a CPU's roofs were measured at a clock that is not known: they cannot be scaled to another")
+    return what_if.of(_found(device, session, progress))
 
 
 def _found(device: DeviceSpec | str | PathLike[str] | None, session: Session | None, progress: Progress) -> DeviceSpec:

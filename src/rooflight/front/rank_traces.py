@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
@@ -84,21 +84,18 @@ def read_ranks(targets: Sequence[str], model: str | None, on: ReadOn, progress: 
         found, run = RankFiles(tuple(ranks_of(traces))), traces[0].resolve().parent.name if traces else ""
     if found.files:
         need("torch", "reading a trace")
-    read = dict(zip((str(file.path) for file in found.files), _sessions(found.files, model, on, progress), strict=True))
-    facts = {str(file.path): _facts(file, run) for file in found.files}
+    read_here = zip(found.files, _sessions(found.files, model, on, progress), strict=True)
+    read = {str(file.path): _as_rank(session, file, run) for file, session in read_here}
     paths = [str(file.path) for file in found.files] if is_folder else [str(Path(target)) for target in targets]
-    sessions = [_with_facts(read[path], facts[path]) if path in read else read_session(path) for path in paths]
+    sessions = [read[path] if path in read else read_session(path) for path in paths]
     notes = (*found.notes, BY_NAME) if any(file.by_name for file in found.files) else found.notes
     return RankSessions(tuple(sessions), tuple(Path(path).name for path in paths), notes)
 
 
-def _facts(file: RankFile, run: str) -> Mapping[str, str]:
+def _as_rank(session: Session, file: RankFile, run: str) -> Session:
     numbers = {"rank": file.rank, "world_size": file.world_size}
-    return {**{key: str(number) for key, number in numbers.items() if number is not None}, "target": run}
-
-
-def _with_facts(session: Session, facts: Mapping[str, str]) -> Session:
-    return replace(session, environment={**session.environment, **facts})
+    facts = {key: str(number) for key, number in numbers.items() if number is not None}
+    return replace(session, environment={**session.environment, **facts, "target": run})
 
 
 def _sessions(files: Sequence[RankFile], model: str | None, on: ReadOn, progress: Progress) -> list[Session]:

@@ -47,16 +47,13 @@ class RankGroup:
         """What a signature keeps: ``group_size``, where there are several ``group_nodes``, and where they are known
         ``group_ranks``, ``group_name``, which is one group's alone in its process, and ``group_description``.
         """
-        known: list[tuple[str, AttributeValue]] = [("group_size", self.size)]
-        if self.nodes > 1:
-            known.append(("group_nodes", self.nodes))
-        if self.ranks:
-            known.append(("group_ranks", self.ranks))
-        if self.name:
-            known.append(("group_name", self.name))
-        if self.description:
-            known.append(("group_description", self.description))
-        return tuple(known)
+        known: dict[str, AttributeValue] = {
+            "group_nodes": self.nodes if self.nodes > 1 else 0,
+            "group_ranks": self.ranks,
+            "group_name": self.name,
+            "group_description": self.description,
+        }
+        return ("group_size", self.size), *((name, value) for name, value in known.items() if value)
 
     @property
     def ranks_per_node(self) -> float:

@@ -14,7 +14,7 @@ def writers_in(writer: Any) -> tuple[Any, ...]:
     """
     if writer is None:
         return ()
-    if _takes_scalars(writer):
+    if any(callable(getattr(writer, name, None)) for name in ("add_scalar", "log")):
         return (writer,)
     if isinstance(writer, Iterable) and not isinstance(writer, str | bytes | Mapping):
         return tuple(one for item in writer for one in writers_in(item))
@@ -48,7 +48,3 @@ def _write_summary(writer: Any, scalars: Mapping[str, float], step: int) -> None
         raise ValueError("this SummaryWriter is closed")
     values = [Summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
     writer.file_writer.add_summary(Summary(value=values), step)
-
-
-def _takes_scalars(writer: Any) -> bool:
-    return callable(getattr(writer, "add_scalar", None)) or callable(getattr(writer, "log", None))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +105,8 @@ def _within(
 ) -> Iterable[Group]:
     """The groups of the events of a name inside groups: each event by itself, those of a list of names together."""
     for group in groups:
-        inside = [event for outer in group for event in _starting_in(events, outer) if event is not outer]
+        found = ((outer, _starting_in(events, lambda event: event.start_us, outer)) for outer in group)
+        inside = [event for outer, started in found for event in started if event is not outer]
         if isinstance(name, str):
             yield from ((event,) for event in _outermost(inside, (name,), exact))
         elif together := tuple(_outermost(inside, name, exact)):
@@ -121,11 +122,11 @@ def _outermost(events: Iterable[HostEvent], names: tuple[str, ...], exact: Colle
             yield event
 
 
-def _starting_in(events: Sequence[HostEvent], outer: HostEvent) -> Sequence[HostEvent]:
-    """Events of all threads that start while another runs: a backward pass may run on another thread."""
-    first = bisect_left(events, outer.start_us, key=lambda event: event.start_us)
-    last = bisect_left(events, outer.end_us, key=lambda event: event.start_us)
-    return events[first:last]
+def _starting_in(sorted_: Sequence[Any], start_us: Callable[[Any], float], outer: HostEvent) -> Sequence[Any]:
+    """What starts while an event runs, on all threads: a backward pass may run on another one."""
+    return sorted_[
+        bisect_left(sorted_, outer.start_us, key=start_us) : bisect_left(sorted_, outer.end_us, key=start_us)
+    ]
 
 
 def _time_us(trace: Trace, group: Group) -> float:
@@ -134,16 +135,10 @@ def _time_us(trace: Trace, group: Group) -> float:
     spans = [
         trace.device[correlation]
         for event in group
-        for _, correlation in _launched_in(trace.launches, event)
+        for _, correlation in _starting_in(trace.launches, lambda launch: launch[0], event)
         if correlation in trace.device
     ]
     return max(end for _, end in spans) - min(start for start, _ in spans) if spans else 0.0
-
-
-def _launched_in(launches: Sequence[tuple[float, Any]], event: HostEvent) -> Sequence[tuple[float, int]]:
-    first = bisect_left(launches, event.start_us, key=lambda launch: launch[0])
-    last = bisect_left(launches, event.end_us, key=lambda launch: launch[0])
-    return launches[first:last]
 
 
 def _names(trace: Trace) -> str:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from rooflight.costs.operators.operator import Shape
@@ -30,7 +30,9 @@ def run(task: Task, request: SamplingRequest, progress: Progress) -> tuple[str, 
     Raises ValueError for a GPU that is not there, and for a shape that cannot be where it is run by itself.
     """
     device = _device(request)
-    with _threads(task, request, progress):
+    with pinned(request.threads) if request.kind == "cpu" else nullcontext() as threads:
+        if threads is not None:
+            progress(f"{task.job.name} on {count_of(threads, 'thread')}")
         if task.run == "get_profiler":
             return tuple(profiled.trace(task.job, shape, device, progress=progress) for shape in task.shapes)
         if task.run == "run_function":
@@ -59,16 +61,6 @@ def _sample(task: Task, request: SamplingRequest, device: str, progress: Progres
     return run_job(
         job, task.sweep, Sampler(device, job.dtype, job.repeats, cold=request.cold), number=number, progress=progress
     )
-
-
-@contextmanager
-def _threads(task: Task, request: SamplingRequest, progress: Progress) -> Iterator[None]:
-    if request.kind == "cuda":
-        yield
-        return
-    with pinned(request.threads) as count:
-        progress(f"{task.job.name} on {count_of(count, 'thread')}")
-        yield
 
 
 def _device(request: SamplingRequest) -> str:

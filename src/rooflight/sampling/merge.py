@@ -85,7 +85,10 @@ def _sample_file(path: Path) -> SampleFile:
             lines = list(csv_lines(header, found))
         else:
             lines = path.read_text(encoding="utf-8").splitlines()
-            subject = _subject(path)
+            named = _NAME.fullmatch(path.stem)
+            if named is None:
+                raise ValueError(f"{path.name} does not name its device: name it GPU_operator_precision.csv")
+            subject = named["device"], named["kernel"], named["precision"]
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     columns, *rows = list(csv.reader(lines)) or [[]]
@@ -98,13 +101,6 @@ def _sample_file(path: Path) -> SampleFile:
         columns=tuple(columns),
         rows=tuple(_numbers(path, number, columns, row) for number, row in enumerate(rows, start=2) if row),
     )
-
-
-def _subject(path: Path) -> tuple[str, str, str]:
-    found = _NAME.fullmatch(path.stem)
-    if found is None:
-        raise ValueError(f"{path.name} does not name its device: name it GPU_operator_precision.csv")
-    return found["device"], found["kernel"], found["precision"]
 
 
 def _numbers(path: Path, line: int, columns: Sequence[str], row: Sequence[str]) -> tuple[float, ...]:

@@ -122,11 +122,8 @@ class Sampler:
         return timing.samples_s
 
     def _device_clock(self) -> Clock:
-        before: list[Run] = []
-        if self.cold:
-            before.append(flush_of(self.device))
-        if self._meet is not None:
-            before.append(self._meet)
+        before = [flush_of(self.device)] if self.cold else []
+        before += [self._meet] if self._meet is not None else []
 
         def prepare() -> None:
             for each in before:
