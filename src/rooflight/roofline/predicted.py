@@ -24,6 +24,7 @@ from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int64, Session
 from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.bound import Bound
+from rooflight.roofline.fusion.ops import touched_by
 from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of
 
 _UNSHOWN = "outside of what was measured"
@@ -377,18 +378,15 @@ def _waits(session: Session, counted: Int64, sends: Flags) -> Int64:
     waited for yet.
     """
     found = np.full(len(counted), _NOTHING, dtype=np.int64)
-    columns = session.columns
     pending: dict[int, int] = {}  # by storage, the collective that writes it
     if not sends.any():
         return found
-    for place in range(int(np.flatnonzero(sends)[0]), len(counted)):
-        record = counted[place]
-        written = columns.written_ids[columns.written_offsets[record] : columns.written_offsets[record + 1]].tolist()
+    first = int(np.flatnonzero(sends)[0])
+    for place, (_, _, reads, writes) in enumerate(touched_by(session, counted[first:].tolist()), start=first):
         if sends[place]:
-            pending.update(dict.fromkeys(written, place))
+            pending.update(dict.fromkeys(writes, place))
         elif pending:
-            read = columns.read_ids[columns.read_offsets[record] : columns.read_offsets[record + 1]].tolist()
-            touched = [pending[storage] for storage in (*read, *written) if storage in pending]
+            touched = [pending[storage] for storage in (*reads, *writes) if storage in pending]
             if touched:
                 found[place] = max(touched)
                 # collectives run in order: whoever waits for one has waited for those before it

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rooflight.records.session import Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
-from rooflight.roofline.fusion.ops import OpFusion
+from rooflight.roofline.fusion.ops import OpFusion, touched_by
 from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, visible_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
@@ -346,15 +346,9 @@ def calls_of(
     session: Session, fusions: Sequence[OpFusion | None], calls: NDArray[np.bool_]
 ) -> Iterator[tuple[int, OpFusion, list[int], list[int]]]:
     """Record, fusion, storages read and written of each of ``calls`` that runs a kernel."""
-    columns = session.columns
-    signatures = columns.signature.tolist()
-    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
-    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
-    for record in calls.nonzero()[0].tolist():
-        fusion = fusions[signatures[record]]
+    for record, signature, reads, writes in touched_by(session, calls.nonzero()[0].tolist()):
+        fusion = fusions[signature]
         if fusion is not None:
-            reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
-            writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
             if len(reads) != len(fusion.read) or len(writes) != len(fusion.written):
                 fusion = fusion.of_call(len(reads), len(writes))
             yield record, fusion, reads, writes

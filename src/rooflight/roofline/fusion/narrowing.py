@@ -17,7 +17,7 @@ from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, work_needed
-from rooflight.roofline.fusion.ops import OpFusion
+from rooflight.roofline.fusion.ops import OpFusion, touched_by
 from rooflight.roofline.fusion.parts import (
     Part,
     PartialTouches,
@@ -56,18 +56,13 @@ def narrowed_calls(
     """
     if session.lifetimes is None:
         return {}
-    storages, columns, found = _Storages(session, session.lifetimes), session.columns, dict[int, Narrowed]()
+    storages, found = _Storages(session, session.lifetimes), dict[int, Narrowed]()
     each = zip(session.signatures, costs, fusions, strict=True)
     kinds = [None if fusion is None else _Kind(op, cost, fusion) for op, cost, fusion in each]
-    signatures = columns.signature.tolist()
-    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
-    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
-    for record in reversed(calls.nonzero()[0].tolist()):
-        kind = kinds[signatures[record]]
+    for record, signature, reads, writes in touched_by(session, reversed(calls.nonzero()[0].tolist())):
+        kind = kinds[signature]
         if kind is None:
             continue
-        reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
-        writes = written_ids[written_offsets[record] : written_offsets[record + 1]]
         # some results may have no storage
         if not kind.known or len(reads) != len(kind.op.inputs) or len(writes) > len(kind.op.outputs):
             storages.touch_unknown(reads, writes)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
+from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
@@ -146,3 +147,14 @@ def _shares(
 
 def _even_shares(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(sizes) if len(sizes) == count else (sum(sizes) // max(1, count),) * count
+
+
+def touched_by(session: Session, records: Iterable[int]) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """Each of the records, with its signature's number and the storages that it read and wrote."""
+    columns = session.columns
+    signatures = columns.signature.tolist()
+    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
+    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
+    for record in records:
+        reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
+        yield record, signatures[record], reads, written_ids[written_offsets[record] : written_offsets[record + 1]]

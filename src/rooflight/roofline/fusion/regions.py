@@ -27,7 +27,7 @@ from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Session
 from rooflight.roofline.fusion.graph import OpGraph, Region
 from rooflight.roofline.fusion.narrowing import narrowed_calls
-from rooflight.roofline.fusion.ops import op_fusion_of
+from rooflight.roofline.fusion.ops import op_fusion_of, touched_by
 from rooflight.roofline.fusion.parts import Touched, partial_touches
 
 _DEEPEST = 200
@@ -209,20 +209,16 @@ def unused_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
     cost or write nothing are needed. Without lifetimes all are.
     """
     found = np.zeros(len(session), dtype=np.bool_)
-    lifetimes, columns = session.lifetimes, session.columns
+    lifetimes = session.lifetimes
     if lifetimes is None or not lifetimes.local.any():
         return found
     needed = bytearray((~lifetimes.local).tobytes())  # by storage: one that is written in parts is needed whole
     droppable = [isinstance(cost, OpCost) and not cost.bytes_sent for cost in costs]
-    signatures = columns.signature.tolist()
-    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
-    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
-    for record in reversed(session.counted.nonzero()[0].tolist()):
-        written = written_ids[written_offsets[record] : written_offsets[record + 1]]
-        if written and droppable[signatures[record]] and not any(needed[storage] for storage in written):
+    for record, signature, reads, writes in touched_by(session, reversed(session.counted.nonzero()[0].tolist())):
+        if writes and droppable[signature] and not any(needed[storage] for storage in writes):
             found[record] = True
             continue
-        for storage in read_ids[read_offsets[record] : read_offsets[record + 1]]:
+        for storage in reads:
             needed[storage] = True
     return found
 
