@@ -67,11 +67,6 @@ class RecordedStep:
     kv_cache_bytes: int | None
     analyses: Mapping[Domain, Analysis] = field(default_factory=dict)
 
-    def bounded_for(self, device: DeviceSpec) -> RecordedStep:
-        """The step with its analyses instead of its ops."""
-        analyses = {domain: analyze(session, device) for domain, session in self.sessions.items()}
-        return replace(self, sessions={}, analyses=analyses)
-
     def beside(self, domain: Domain, sums: BucketSums, *, timed_here: bool) -> TimeByPlace:
         """The buckets of a domain beside their mean times per step; ``timed_here``: on the device of the bounds."""
         if not timed_here:
@@ -101,7 +96,10 @@ class RecordedBounds:
     def add(self, steps: Iterable[RecordedStep], device: DeviceSpec) -> None:
         """Bound more steps for a device; those of another device are dropped."""
         earlier = self.steps if self.device == device else []
-        more = [step.bounded_for(device) for step in steps]
+        more = [
+            replace(step, sessions={}, analyses={domain: analyze(ops, device) for domain, ops in step.sessions.items()})
+            for step in steps
+        ]
         self.device = device
         self.steps = list({(step.batch, step.kv_length, step.whole): step for step in (*earlier, *more)}.values())
 

@@ -88,19 +88,15 @@ def _workload_facts(workload: WorkloadData) -> Facts:
     if workload.temperature is not None:  # else the engine is the user's
         drawn = f"drawn at temperature {workload.temperature:g}" if workload.temperature else "the most probable"
         yield "tokens", f"{drawn}, seed {workload.seed}, {workload.cache} KV cache"
-    yield "machine", machine_of(workload)
+    threads = "" if workload.threads is None else f", {count_of(workload.threads, 'thread')}"
+    libraries = {"torch": workload.torch, "transformers": workload.transformers}
+    versions = "".join(f", {name} {found}" for name, found in libraries.items() if found)
+    yield "machine", workload.machine + threads + versions
 
 
 def _model(name: str, model_class: str | None, parameters: int | None, more: str | None) -> str:
     size = None if parameters is None else f"{Quantity(parameters, '')} parameters".replace("  ", " ")
     return ", ".join(part for part in (name, model_class, size, more) if part)
-
-
-def machine_of(workload: WorkloadData) -> str:
-    """The machine, its threads, and the libraries."""
-    threads = "" if workload.threads is None else f", {count_of(workload.threads, 'thread')}"
-    libraries = {"torch": workload.torch, "transformers": workload.transformers}
-    return workload.machine + threads + "".join(f", {name} {found}" for name, found in libraries.items() if found)
 
 
 def _rank_facts(ranks: RanksData) -> Facts:

@@ -350,14 +350,13 @@ class BucketFields(Fields, frozen=True, kw_only=True):
 
 class RunData(BucketFields, frozen=True, kw_only=True):
     """One measured run. ``speculative`` is null for a run without drafts; its speed-ups are relative to the plain runs
-    among all. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``):
-    they are not in ``stats``, buckets and KV bins, but in ``wall``. ``memory`` is null where the system
-    does not count it, ``kv_cache`` where no step told it.
+    among all. ``other_phases`` has the steps that are no decode steps, by phase (``prefill``, ``mixed``): they are not
+    in ``stats``, buckets and KV bins, but in ``wall``. ``memory`` is null where the system does not count it,
+    ``kv_cache`` where no step gave it.
     """
 
     memory: MemoryData | None
     kv_cache: KvCacheData | None
-
     meta: RunMeta
     stats: StepStats
     wall: WallStats

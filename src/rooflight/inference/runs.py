@@ -8,7 +8,7 @@ from the sums, percentiles from the samples.
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -77,16 +77,9 @@ class Steps:
     """Steps of a run, or of all runs. ``cells`` has their sums by batch size (or ``UNKNOWN``) and ``kv_bin``."""
 
     bins: LengthBins
-    cells: dict[tuple[int, int], StepSums] = field(default_factory=dict)
+    cells: dict[tuple[int, int], StepSums] = field(default_factory=lambda: defaultdict(StepSums))
     samples: Reservoir = field(default_factory=lambda: Reservoir(COLUMNS, real="kv_length"))
     kv_cache: KvCacheUse = field(default_factory=KvCacheUse)
-
-    def cell(self, batch: int, number: int) -> StepSums:
-        """The sums of a batch size and bin."""
-        found = self.cells.get((batch, number))
-        if found is None:
-            found = self.cells[batch, number] = StepSums()
-        return found
 
     @property
     def decode(self) -> range:
@@ -197,7 +190,7 @@ class Run(Steps):
         is_decode = phase == DECODE
         number = self.bins.number(length) if is_decode else len(self.decode) + OTHER_PHASES.index(phase)
         batch = UNKNOWN if sequences is None else sequences
-        cell = self.cell(batch, number)
+        cell = self.cells[batch, number]
         cell.add(reading, times, tokens, length)
         if self.samples.seen:  # what was before the first is no gap between two
             cell.gap_ns += times.gap + idle_ns
@@ -274,7 +267,7 @@ class Results(Steps):
         for (batch, number), cell in run.cells.items():
             cell.add_buckets(meter.times(cell.by_state, cell.host_by_state), self.profiled)
             if not run.baseline:
-                self.cell(batch, number).merge(cell)
+                self.cells[batch, number].merge(cell)
         if not run.baseline:
             self.kv_cache.merge(run.kv_cache)
         alone = run.speculation(meter)

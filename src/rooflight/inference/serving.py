@@ -158,11 +158,6 @@ class Objectives:
     tpot_ms: float | None = None
     e2e_ms: float | None = None
 
-    @property
-    def given(self) -> bool:
-        """Whether there is any."""
-        return any(each is not None for each in (self.ttft_ms, self.tpot_ms, self.e2e_ms))
-
     def met(self, ttft_ns: int | None, tpot_ns: float | None, e2e_ns: int) -> bool:
         """Whether a request met them. One without a token has no TTFT, and did not; one with a single delivery has no
         TPOT, and nothing to wait for.
@@ -345,7 +340,7 @@ class Requests:
     def _stats(self, sums: RequestSums, figures: _Figures, group: int | None) -> dict[str, Any]:
         duration_s = sums.spans_ns / 1e9
         wanted = self._objectives
-        known = wanted.given and bool(sums.requests)
+        known = wanted != Objectives() and bool(sums.requests)
         return {
             "requests": sums.requests,
             "tokens": sums.tokens,

@@ -100,16 +100,6 @@ class GraphKind:
         self.graphs = self.replays = 0
 
 
-class _Counting:
-    """Counts how often buckets of the model are opened while a graph is captured. Those of the engine are around it."""
-
-    def __init__(self) -> None:
-        self.calls: Counter[str] = Counter()
-
-    def bucket(self, domain: Domain, name: str) -> Timer:
-        return _Counted(self.calls if domain is Domain.MODEL else Counter(), name)
-
-
 class _Counted:
     def __init__(self, calls: Counter[str], name: str) -> None:
         self._calls, self._name = calls, name
@@ -132,12 +122,14 @@ class BucketTimers:
         self.around_model = Arounds(self.model)
         self.calls: WeakSet[TimedCalls] = WeakSet()
         self.graphs = Graphs()
-        self._counting: _Counting | None = None
+        self._counted: Counter[str] | None = None  # of the model, while a graph is captured: the engine's are around it
         self._profiled = profiled
         step.published = (self.model, self.engine) if profiled else None
 
     def _bucket(self, domain: Domain, name: str) -> Timer:
-        timing = self._counting or self.step.recorder or self.step.meter
+        if domain in self._profiled and self._counted is not None:
+            return _Counted(self._counted, name) if domain is Domain.MODEL else OFF
+        timing = self.step.recorder or self.step.meter
         return timing.bucket(domain, name) if domain in self._profiled and timing is not None else OFF
 
     def renew(self) -> None:
@@ -156,18 +148,18 @@ class BucketTimers:
 
     def begin_capture(self) -> None:
         """A CUDA graph is captured from here on: buckets that open are counted, not timed."""
-        self._counting = _Counting()
+        self._counted = Counter()
         self.renew()
         self.step.capture(on=True)
 
     def end_capture(self, graph: Any = None) -> None:
         """The capture ends; ``graph`` is None if it failed."""
-        counting, self._counting = self._counting, None
-        if counting is not None:
+        counted, self._counted = self._counted, None
+        if counted is not None:
             self.renew()
             self.step.capture(on=False)
             if graph is not None:
-                self.graphs.captured(graph, dict(counting.calls))
+                self.graphs.captured(graph, dict(counted))
 
 
 # -- the active profiler's --------------------------------------------------------------------------------------------

@@ -66,7 +66,9 @@ class ModelHooks:
         number = len(self._handles)
         try:
             for each in placed:
-                self._hook(each)
+                # in a place of its own, a class's name or a user's bucket cannot be read as that of the engine's domain
+                label = f"model.{each.bucket}"
+                self._handles.append(self._calls.around(each.module, label, caller=each.bucket in _CALLERS))
             for caller, bucket, names in _FUNCTIONS:
                 files = dict.fromkeys(type(each.module).__module__ for each in placed if each.bucket == caller)
                 self._time_functions(files, names, caller, bucket)
@@ -99,11 +101,6 @@ class ModelHooks:
     def _remove(self, number: int) -> None:
         while len(self._handles) > number:
             self._handles.pop().remove()
-
-    def _hook(self, placed: Placed) -> None:
-        # in a place of its own, a class's name or a user's bucket cannot be read as that of the engine's domain
-        label = f"model.{placed.bucket}"
-        self._handles.append(self._calls.around(placed.module, label, caller=placed.bucket in _CALLERS))
 
     def _time_functions(self, files: Iterable[str], names: Iterable[str], caller: str, bucket: str) -> None:
         make = partial(_timed, f"model.{caller}", f"model.{bucket}")

@@ -100,14 +100,14 @@ def placed_modules(model: nn.Module, *, lora: bool) -> tuple[Placed, ...]:
 
     A module that has no parts and no name of the table is in a bucket called as its class.
     """
-    found: list[Placed] = []
-    _Walk(found, lora=lora).place(model, "", None)
-    return tuple(found)
+    walk = _Walk(lora=lora)
+    walk.place(model, "", None)
+    return tuple(walk.found)
 
 
 class _Walk:
-    def __init__(self, found: list[Placed], *, lora: bool) -> None:
-        self._found = found
+    def __init__(self, *, lora: bool) -> None:
+        self.found: list[Placed] = []
         self._lora = lora
         self._seen: set[int] = set()
 
@@ -129,12 +129,12 @@ class _Walk:
         return self._around(module, path, bucket)
 
     def _around(self, module: nn.Module, path: str, bucket: str | None) -> str | None:
-        before = len(self._found)
+        before = len(self.found)
         inside = {self.place(child, f"{path}.{name}", None) for name, child in module.named_children()}
         bucket = bucket or next((around for around, parts in _AROUND if parts & inside), None)
         if bucket is not None:
             return self._add(path, module, bucket)
-        if len(self._found) == before and all(type(child).__name__ in _IDLE for child in module.children()):
+        if len(self.found) == before and all(type(child).__name__ in _IDLE for child in module.children()):
             return self._add(path, module, type(module).__name__, known=False)
         return None
 
@@ -161,7 +161,7 @@ class _Walk:
             self._add_all(f"{path}.{name}", child, bucket)
 
     def _add(self, path: str, module: nn.Module, bucket: str, *, known: bool = True) -> str:
-        self._found.append(Placed(path.strip("."), module, bucket, known))
+        self.found.append(Placed(path.strip("."), module, bucket, known))
         return bucket
 
 

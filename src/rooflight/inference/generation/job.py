@@ -28,10 +28,8 @@ from rooflight.records.report import Report
 from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.workloads.targets import UserFunction, find_target
 
-_EVERY_S: Final = 0.1  # how often progress is drawn
-_LOGGED_EVERY_S: Final = (
-    15.0  # and how often it is logged, where nothing is drawn: a minute of silence looks like a hang
-)
+_EVERY_S: Final = 0.1  # how often progress is drawn; where nothing is drawn, it is logged:
+_LOGGED_EVERY_S: Final = 15.0  # a minute of silence looks like a hang
 
 
 class DecodeJob:

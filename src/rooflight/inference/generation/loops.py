@@ -49,11 +49,6 @@ class NamedConfig:
     config: PreTrainedConfig
     chosen: ChosenClass
 
-    @property
-    def notes(self) -> list[str]:
-        """What was not done as the config says."""
-        return [self.chosen.note] if self.chosen.note else []
-
     def build(self, *, device: str, dtype: str) -> PreTrainedModel:
         """The model, ready to serve, with random weights that are the same in every run."""
         model: Any = build_model(self.config, device=device, dtype=dtype, chosen=self.chosen)
@@ -106,16 +101,15 @@ def share_weights(draft: PreTrainedModel, target: PreTrainedModel) -> None:
     draft.tie_weights()
 
 
-def check_memory(models: list[NamedConfig], *, batch: int, tokens: int, device: str, dtype: str) -> None:
-    """Raise TargetError where weights and KV caches of ``tokens`` per sequence do not fit into free memory. While a
-    draft that is a part of its target is built, it has weights of its own.
+def check_memory(models: list[PreTrainedModel], *, batch: int, tokens: int, device: str, dtype: str) -> None:
+    """Raise TargetError where weights and KV caches of ``tokens`` per sequence do not fit into free memory. ``models``
+    are on the meta device. While a draft that is a part of its target is built, it has weights of its own.
     """
     size = torch_dtype(dtype).itemsize
     needed = 0
-    for each in models:
-        model = each.build(device="meta", dtype="bfloat16")
+    for model in models:
         needed += size * sum(parameter.numel() for parameter in model.parameters())
-        needed += size * batch * tokens * _cached_per_token(each.config)
+        needed += size * batch * tokens * _cached_per_token(model.config)
     free = free_memory_bytes(torch_device(device).type)
     if free is not None and needed * _ROOM > free:
         raise TargetError(
@@ -154,19 +148,15 @@ class ModelLoop:
         self._refuse_what_cannot_be()
         progress("building the model")
         self._models = [each.build(device=options.device, dtype=self._dtype) for each in self._named]
+        self.target = self._models[0]
         if OWN_LAYERS.fullmatch(options.draft or ""):
-            share_weights(self._models[1], self._models[0])
+            share_weights(self._models[1], self.target)
         generator = torch.Generator(options.device).manual_seed(options.seed or 0)
         vocabulary = target.config.get_text_config().vocab_size
         self._prompt = torch.randint(0, vocabulary, (options.batch, options.prompt), generator=generator,
                                      device=options.device)  # fmt: skip
         both = (PLAIN, SPECULATIVE) if options.baseline else (SPECULATIVE,)
         self.labels: tuple[str, ...] = (PLAIN,) if draft is None else both
-
-    @property
-    def target(self) -> PreTrainedModel:
-        """The model whose tokens are generated."""
-        return self._models[0]
 
     def attach(self, prof: Profiler) -> None:
         """Hook the target. The draft is one bucket of its own: its modules would count as the target's."""
@@ -223,11 +213,11 @@ class ModelLoop:
         if self._cache == "ragged":
             for model in empty:
                 RaggedCache(model, batch=options.batch, capacity=1)
-        check_memory(self._named, batch=options.batch, tokens=options.prompt + options.new + self._gamma,
+        check_memory(empty, batch=options.batch, tokens=options.prompt + options.new + self._gamma,
                      device=options.device, dtype=self._dtype)  # fmt: skip
 
     def _notes(self) -> list[str]:
-        notes = [note for each in self._named for note in each.notes]
+        notes = [each.chosen.note for each in self._named if each.chosen.note]
         if len(self._models) == 1:
             return notes
         assumed = self._options.acceptance
