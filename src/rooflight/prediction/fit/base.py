@@ -82,11 +82,10 @@ def learn_on(
         if expert is not None and expert.error < refinement.error:
             expert = replace(expert, launch_s=launch_s)
             models[each.key] = _with_expert(model, expert)
-            added.append(_added(each, refinement, expert))
         else:
-            bare = unrefined(model, refinement.device)
+            bare, expert = unrefined(model, refinement.device), None
             models[each.key] = replace(bare, refinements=(*bare.refinements, refinement))
-            added.append(_added(each, refinement, refinement))
+        added.append(_added(each, refinement, expert or refinement))
     unknown = [each for each in whole if base.model(each.key) is None]
     few = [each for each in unknown if len(each) < LEAST_ROWS and is_plain(each.key, each.facts)]
     for key in (OTHERS_KEY, OTHER_REDUCTIONS_KEY):

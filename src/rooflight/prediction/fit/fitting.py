@@ -281,9 +281,7 @@ def _models(
     *,
     trees_only: bool,
 ) -> tuple[Model, ...]:
-    """A model of each kind of work from its devices' experts; before them one of other ops, where any could be. A kind
-    with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind.
-    """
+    # a kind with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind
     alike = grouped(
         (each for each in whole if is_plain(each.key, each.facts)),
         lambda each: (key_of_others(each.key), each.device.name),

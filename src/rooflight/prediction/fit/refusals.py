@@ -23,6 +23,10 @@ _IMPOSSIBLE: Final = 0.25
 """Of the bound, or of a GPU's shortest kernel. Caches make work faster than its bound, but not by so much."""
 _SHORT, _LONG = 1 / 30, 200.0
 """What a time over that comparison is where its unit is wrong by a factor of 1,000."""
+_MIXED: Final = (
+    "rows of two devices, or of two ways to measure, under one name: fit each alone, or pass --keep-flagged to learn "
+    "from both"
+)
 _UNITS: Final = {1.0: "seconds", 1e-3: "milliseconds", 1e-6: "microseconds", 1e-9: "nanoseconds"}
 _APART: Final = np.log(1.3)
 """By how much, as a logarithm, times of one and the same shape are apart where two devices took them. Of
@@ -76,8 +80,7 @@ def refuse_two_devices(whole: Iterable[Shown]) -> None:
         if len(apart) >= _FEWEST and np.median(apart) > _APART:
             raise ValueError(
                 f"{each.key} on {each.device.name}: {len(apart)} shapes are there several times, with times that are "
-                f"{np.exp(np.median(apart)):.1f} times apart in the middle: rows of two devices, or of two ways to "
-                "measure, under one name: fit each alone, or pass --keep-flagged to learn from both"
+                f"{np.exp(np.median(apart)):.1f} times apart in the middle: {_MIXED}"
             )
 
 
@@ -111,8 +114,7 @@ def refuse_two_groups(whole: Iterable[Shown]) -> None:
         if share > _MOST_STRAY:
             raise ValueError(
                 f"{each.key} on {each.device.name}: times of like shapes fall into two groups, about "
-                f"{np.exp(apart):.1f} times apart: rows of two devices, or of two ways to measure, under one name: fit "
-                "each alone, or pass --keep-flagged to learn from both"
+                f"{np.exp(apart):.1f} times apart: {_MIXED}"
             )
 
 

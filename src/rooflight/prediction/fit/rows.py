@@ -81,8 +81,7 @@ def shown_by(
     it is known already.
     """
     for each, seconds, _ in unflagged(table, flagged, bounds):
-        slowdown = np.maximum(FASTEST, np.log(seconds / each.values[:, 0]))
-        yield Shown(key=each.key, device=table.device, facts=each.values, slowdown=slowdown)
+        yield _shown(each.key, table.device, each.values, seconds)
 
 
 def unflagged(
@@ -164,7 +163,11 @@ def shown_by_ops(sessions: Sequence[MeasuredOps], findings: Iterable[Finding] = 
             uncosted += 1
             continue
         by_key.setdefault((facts.key, name), []).append((facts, seconds))
-    return Taught(shown=tuple(_shown(by_key, devices)), collectives=waiting, uncosted=uncosted)
+    shown = (
+        _shown(key, devices[name], np.array([facts.values for facts, _ in rows]), np.array([each for _, each in rows]))
+        for (key, name), rows in by_key.items()
+    )
+    return Taught(shown=tuple(shown), collectives=waiting, uncosted=uncosted)
 
 
 def _from_the_host(op: OpSignature, seconds: float) -> bool:
@@ -173,12 +176,8 @@ def _from_the_host(op: OpSignature, seconds: float) -> bool:
     return op.name in _COPIES and moved < _LINK_BYTES_PER_S * (seconds - _LONGEST_LAUNCH_S)
 
 
-def _shown(by_key: dict[tuple[str, str], list[tuple[Facts, float]]], devices: dict[str, DeviceSpec]) -> Iterator[Shown]:
-    for (key, name), rows in by_key.items():
-        values = np.array([facts.values for facts, _ in rows], dtype=np.float64)
-        seconds = np.array([each for _, each in rows], dtype=np.float64)
-        slowdown = np.maximum(FASTEST, np.log(seconds / values[:, 0]))
-        yield Shown(key=key, device=devices[name], facts=values, slowdown=slowdown)
+def _shown(key: str, device: DeviceSpec, facts: Floats, seconds: Floats) -> Shown:
+    return Shown(key=key, device=device, facts=facts, slowdown=np.maximum(FASTEST, np.log(seconds / facts[:, 0])))
 
 
 def as_tables_time(beside: Iterable[Shown], launches: Mapping[str, float]) -> list[Shown]:

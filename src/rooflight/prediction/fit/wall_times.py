@@ -203,7 +203,10 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
         raise ValueError(
             f"{Quantity(wall_s, 's')} for a step of which no op takes 8 %: it does not show the time of any of them"
         )
-    return analysis.session.with_measurement(_measurement(analysis.session, found, visible, wall_s))
+    session = analysis.session
+    samples = np.full((1, len(session)), np.nan)
+    samples[0, session.counted] = np.where(visible, found, np.nan)
+    return session.with_measurement(Measurement(wall_samples_s=np.array([wall_s]), op_samples_s=samples, clock=CLOCK))
 
 
 def _host_beside(analysis: Analysis, wall_s: float) -> Host:
@@ -226,9 +229,3 @@ def _unexplained(wall_s: float, least_s: float, how: str) -> str:
     return (
         f"{Quantity(wall_s, 's')} for a step that takes {Quantity(least_s, 's')} {how}: no times of its ops explain it"
     )
-
-
-def _measurement(session: Session, seconds: Float64, visible: np.ndarray, wall_s: float) -> Measurement:
-    samples = np.full((1, len(session)), np.nan)
-    samples[0, session.counted] = np.where(visible, seconds, np.nan)
-    return Measurement(wall_samples_s=np.array([wall_s]), op_samples_s=samples, clock=CLOCK)

@@ -367,9 +367,5 @@ def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
 
 def from_cache(ops: MeasuredOps) -> int:
     """How many rows had a call faster than main memory allows, though not than a cache."""
-    count = 0
-    for row in ops.rows:
-        found = row.on(ops.device)
-        if isinstance(found, Costed) and not found.cost.upper and row.samples_s.min() < found.bound.time_s:
-            count += 1
-    return count
+    costed = ((row.samples_s.min(), row.on(ops.device)) for row in ops.rows)
+    return sum(isinstance(op, Costed) and not op.cost.upper and bool(s < op.bound.time_s) for s, op in costed)

@@ -231,16 +231,17 @@ def bimodal(time_s: Floats, shapes: Integers, impossible: Mask) -> Suspicion:
         if len(here) < AROUND:
             continue
         size = np.maximum(1, shapes[here, 0])
-        padded = np.pad(np.log(time_s[here] / size), AROUND // 2, mode="reflect")
-        windows = np.lib.stride_tricks.sliding_window_view(padded, AROUND)
-        by_size = np.exp(np.quantile(windows, FAST_SHARE, axis=1)) * size
-        padded = np.pad(time_s[here], AROUND // 2, mode="reflect")
-        windows = np.lib.stride_tricks.sliding_window_view(padded, AROUND)
-        other[here] = np.maximum(by_size, np.quantile(windows, FAST_SHARE, axis=1))  # the least sizes take a fixed time
+        by_size = np.exp(_fast_around(np.log(time_s[here] / size))) * size
+        other[here] = np.maximum(by_size, _fast_around(time_s[here]))  # the least sizes take a fixed time
         factor[here] = time_s[here] / other[here]
         slow = here[factor[here] > SLOW_MODE]
         rows[slow] = len(slow) >= MODE_SHARE * len(here)
     return Suspicion(rows=rows, factor=factor, other=other)
+
+
+def _fast_around(values: Floats) -> Floats:
+    padded = np.pad(values, AROUND // 2, mode="reflect")
+    return np.quantile(np.lib.stride_tricks.sliding_window_view(padded, AROUND), FAST_SHARE, axis=1)
 
 
 def sweeps(shapes: Integers) -> Integers:

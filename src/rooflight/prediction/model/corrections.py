@@ -90,11 +90,6 @@ class Correction(Learned):
         """What to add to the answers for rows of features [rows, features]."""
         return self.near.predict(values, fades=True)
 
-    @property
-    def has_places(self) -> bool:
-        """Whether its rows were enough to learn where answers are off."""
-        return self.rows >= ENOUGH_FOR_PLACES
-
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Process:

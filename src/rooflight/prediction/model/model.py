@@ -9,7 +9,14 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.model.corrections import Correction, ExpertFigures, Interval, Mask, Refinement
+from rooflight.prediction.model.corrections import (
+    ENOUGH_FOR_PLACES,
+    Correction,
+    ExpertFigures,
+    Interval,
+    Mask,
+    Refinement,
+)
 from rooflight.prediction.model.devices import averaged, blended, bound_elsewhere, device_traits, familiarity, likeness
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.trees import Trees
@@ -185,7 +192,7 @@ class Model:
         slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
         slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
         low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
-        near = correction.knows(self.key, values) & ~answer.known & correction.has_places
+        near = correction.knows(self.key, values) & ~answer.known & (correction.rows >= ENOUGH_FOR_PLACES)
         low[near], high[near] = slowdown[near] + correction.inside[0], slowdown[near] + correction.inside[1]
         return Answer(slowdown=slowdown, low=low, high=high, known=answer.known | near)
 

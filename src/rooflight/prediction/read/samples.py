@@ -146,10 +146,7 @@ def read_samples(path: Path) -> tuple[MeasuredTable]:
 
 
 def _device(header: Header, path: Path) -> DeviceSpec:
-    """The device of a sampler's file, with the roofs that were measured there if this machine does not keep them.
-
-    Raises ValueError for a device of which nothing is known, such as a CPU that was not calibrated.
-    """
+    # with the roofs that were measured there, if this machine does not keep them
     facts = header.calibration
     fingerprint = facts.get("fingerprint") or header.environment.get("fingerprint")
     try:
