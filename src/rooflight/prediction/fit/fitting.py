@@ -281,7 +281,7 @@ def _models(
     *,
     trees_only: bool,
 ) -> tuple[Model, ...]:
-    # a kind with too few rows for a model of its own still teaches what ops have in common: a trace has few of each kind
+    # a kind with too few rows for its own model still teaches what ops have in common: a trace has few of each kind
     alike = grouped(
         (each for each in whole if is_plain(each.key, each.facts)),
         lambda each: (key_of_others(each.key), each.device.name),

@@ -367,5 +367,5 @@ def lint_ops(ops: MeasuredOps) -> tuple[Finding, ...]:
 
 def from_cache(ops: MeasuredOps) -> int:
     """How many rows had a call faster than main memory allows, though not than a cache."""
-    costed = ((row.samples_s.min(), row.on(ops.device)) for row in ops.rows)
-    return sum(isinstance(op, Costed) and not op.cost.upper and bool(s < op.bound.time_s) for s, op in costed)
+    costed = ((float(row.samples_s.min()), row.on(ops.device)) for row in ops.rows)
+    return sum(isinstance(op, Costed) and not op.cost.upper and fastest_s < op.bound.time_s for fastest_s, op in costed)
