@@ -19,7 +19,7 @@ from rooflight.network import collectives
 from rooflight.prediction.lint.findings import Finding, Place, RowBounds, is_flagged, row_bounds
 from rooflight.prediction.model.model import Expert
 from rooflight.prediction.read.measured import Integers, Mask, MeasuredOps, MeasuredTable
-from rooflight.prediction.work.facts import FactRows, Facts, Floats, WorkKind, bounded, facts_from, is_plain, kind_of
+from rooflight.prediction.work.facts import FactRows, Floats, WorkKind, bounded, facts_from, is_plain, kind_of
 from rooflight.prediction.work.features import features_of
 from rooflight.prediction.work.floors import FASTEST, INSIDE, LEAST_S, with_launch
 from rooflight.records.signature import OpSignature
@@ -151,7 +151,7 @@ def shown_by_ops(sessions: Sequence[MeasuredOps], findings: Iterable[Finding] = 
         for number, row in enumerate(session.rows):
             if (session.source, number) not in flagged:
                 pooled.setdefault((session.device.name, row.op, row.precision), []).append(row.samples_s)
-    by_key: dict[tuple[str, str], list[tuple[Facts, float]]] = {}
+    by_key: dict[tuple[str, str], list[tuple[tuple[float, ...], float]]] = {}
     waiting = uncosted = 0
     for (name, op, precision), samples in pooled.items():
         if collectives.kind_of(op.name) is not None:
@@ -162,9 +162,9 @@ def shown_by_ops(sessions: Sequence[MeasuredOps], findings: Iterable[Finding] = 
         if facts is None or _from_the_host(op, seconds):
             uncosted += 1
             continue
-        by_key.setdefault((facts.key, name), []).append((facts, seconds))
+        by_key.setdefault((facts.key, name), []).append((facts.values, seconds))
     shown = (
-        _shown(key, devices[name], np.array([facts.values for facts, _ in rows]), np.array([each for _, each in rows]))
+        _shown(key, devices[name], *(np.array(each, dtype=np.float64) for each in zip(*rows, strict=True)))
         for (key, name), rows in by_key.items()
     )
     return Taught(shown=tuple(shown), collectives=waiting, uncosted=uncosted)
