@@ -93,8 +93,8 @@ class _Kind:
         self.everything: list[Wanted | None] = []
         for place, (tensor, size) in enumerate(zip(op.inputs, fusion.read, strict=self.known)):
             is_mask = op.input_names[place : place + 1] == (traits.mask_input,) and size == tensor.numel
-            reads_all, dim = size >= tensor.nbytes or is_mask, line_picked(op, place)
-            picked = Wanted(None, size // tensor.item_bytes, frozenset() if dim is None else frozenset({dim}))
+            reads_all = size >= tensor.nbytes or is_mask
+            picked = Wanted(None, size // tensor.item_bytes, line_picked(op, place))
             self.reads_all.append(reads_all)
             self.everything.append(None if not size else all_of(tensor) if reads_all else picked)
         self.demanded, self.located = cache(self._demand), cache(self._locate)  # calls of a loop mostly need alike
@@ -134,7 +134,7 @@ class _Kind:
 
 class _Wants:
     """What is wanted of a storage from a record on: all but what is ``gone``, or parts and so many bytes anywhere. Of
-    each of ``lines``, a part with size and stride of a dimension, some element of every line along it.
+    each of ``lines``, a part with a layout, some element of every line along a dimension.
     """
 
     __slots__ = ("gone", "least", "lines", "parts", "size", "whole")
@@ -143,7 +143,7 @@ class _Wants:
         self.size, self.whole, self.least = size, False, 0
         self.gone: dict[Part, None] = {}
         self.parts: dict[Part, None] = {}
-        self.lines: set[tuple[Part, tuple[int, int]]] = set()
+        self.lines: dict[tuple[Part, tuple[int, ...], tuple[int, ...]], int] = {}
 
     @property
     def is_all(self) -> bool:
@@ -180,9 +180,8 @@ class _Wants:
         known = [] if self.whole or len(met) > _MOST_PARTS else met
         axes = (axis for each in known if (axis := axis_of(each, part, tensor)))
         axis = max(axes, key=lambda axis: axis.elements(tensor), default=None)
-        runs = list(zip(tensor.shape, strides_of(tensor), strict=True))
-        lines = frozenset(runs.index(run) for lines, run in self.lines if lines == part and run in runs)
-        return Wanted(axis, max(0, nbytes) // tensor.item_bytes, lines)
+        line = self.lines.get((part, tensor.shape, strides_of(tensor)))
+        return Wanted(axis, max(0, nbytes) // tensor.item_bytes, line)
 
     def overwrite(self, part: Part) -> None:
         if part.nbytes >= self.size:
@@ -260,8 +259,8 @@ class _Storages:
             base = parts.get(place) or _filling(tensor, wants.size)
             part, nbytes = kind.located(place, ask, base)
             wants.add(part, nbytes)
-            if base is not None and not wants.whole:
-                wants.lines.update((base, (tensor.shape[dim], strides_of(tensor)[dim])) for dim in ask.lines)
+            if base is not None and ask.line is not None and not wants.whole:
+                wants.lines[base, tensor.shape, strides_of(tensor)] = ask.line
             size = kind.fusion.read[place]
             if size < tensor.nbytes and kind.reads_all[place]:  # a mask: one byte an element
                 nbytes //= tensor.item_bytes

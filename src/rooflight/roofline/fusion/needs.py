@@ -26,12 +26,12 @@ _STACKED: Final = frozenset(names("stack _stack"))
 
 class Wanted(NamedTuple):
     """Elements of a tensor: the indices ``axis``, and how many there are at least, these included. Of every line along
-    a dimension of ``lines`` at least one element is among them, it is not known which.
+    the dimension ``line`` at least one element is among them, it is not known which.
     """
 
     axis: Axis | None = None
     elements: int = 0
-    lines: frozenset[int] = frozenset()
+    line: int | None = None
 
 
 class Demand(NamedTuple):
@@ -76,7 +76,8 @@ def needed(demand: Demand) -> list[Wanted]:
     """By input, what a part of a result needs of it."""
     op, wanted = demand.op, demand.wanted
     needs = traits_of(op).part_needs
-    if needs is Needs.ROWS and _picks_rows(demand):
+    same_rank = needs is Needs.ROWS and len(demand.out.shape) == len(op.inputs[0].shape)
+    if same_rank and wanted.line in _along(op):  # some element of each row
         return [all_of(tensor) for tensor in op.inputs]
     of_axis, found = _RULES.get(needs), list[Wanted]()
     for place, tensor in enumerate(op.inputs):
@@ -133,11 +134,6 @@ def _along(op: OpSignature) -> Sequence[int]:
     if integers(op, "dim"):
         return dims(op, rank)
     return range(max(0, rank - max(1, len(integers(op, "normalized_shape")))), rank)
-
-
-def _picks_rows(demand: Demand) -> bool:
-    same_rank = len(demand.out.shape) == len(demand.op.inputs[0].shape)
-    return same_rank and bool(demand.wanted.lines.intersection(_along(demand.op)))
 
 
 def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
