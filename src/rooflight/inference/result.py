@@ -365,7 +365,7 @@ class RunData(BucketFields, frozen=True, kw_only=True):
     speculative: SpeculativeData | None = None
 
 
-class Spread(Fields, frozen=True, kw_only=True):
+class RunSpread(Fields, frozen=True, kw_only=True):
     """Mean and sample standard deviation (n - 1) of one value a run; the deviation of one run is null."""
 
     mean: float | None
@@ -376,11 +376,11 @@ class Spread(Fields, frozen=True, kw_only=True):
 class RunsAggregate(Fields, frozen=True, kw_only=True):
     """Across runs, each run counting the same."""
 
-    latency_ms: Spread
-    throughput_tok_s: Spread
-    tokens_total: Spread
-    buckets_model_avg_ms: dict[str, Spread]
-    buckets_engine_avg_ms: dict[str, Spread]
+    latency_ms: RunSpread
+    throughput_tok_s: RunSpread
+    tokens_total: RunSpread
+    buckets_model_avg_ms: dict[str, RunSpread]
+    buckets_engine_avg_ms: dict[str, RunSpread]
 
 
 class SampleData(Fields, frozen=True, kw_only=True):

@@ -7,7 +7,6 @@ from the sums, percentiles from the samples.
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,13 +32,14 @@ from rooflight.inference.result import (
     RunData,
     RunMeta,
     RunsAggregate,
-    Spread,
+    RunSpread,
     StepStats,
     WallStats,
 )
 from rooflight.inference.speculation import DRAFT, VERIFY, BatchSums, Speculation
 from rooflight.inference.sums import UNKNOWN, BucketSums, Reservoir, StepSums, Sums, times_of
 from rooflight.machine.memory import Memory
+from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity, count_of
 
 COLUMNS: Final = (
@@ -370,17 +370,13 @@ def known_or_none(batch: int) -> int | None:
     return None if batch == UNKNOWN else batch
 
 
-def spread(values: Iterable[float | None]) -> Spread:
-    """Mean and sample standard deviation of the values that are known."""
-    known = [value for value in values if value is not None]
-    return Spread(
-        mean=statistics.fmean(known) if known else None,
-        std=statistics.stdev(known) if len(known) > 1 else None,
-        n_runs=len(known),
-    )
+def spread(values: Iterable[float | None]) -> RunSpread:
+    """Mean and sample standard deviation of the values that are known, one a run."""
+    known = Spread[int].known(dict(enumerate(values)))
+    return RunSpread.view(known, n_runs=known.count)
 
 
-def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, Spread]:
+def _spreads(runs: Sequence[Mapping[str, float]]) -> dict[str, RunSpread]:
     names = list(dict.fromkeys(name for run in runs for name in run))
     return {name: spread(run.get(name) for run in runs) for name in names}
 

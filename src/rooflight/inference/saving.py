@@ -41,7 +41,8 @@ from rooflight.inference.sums import BucketTime
 from rooflight.inference.timers import Graphs
 from rooflight.records.document import encoded
 from rooflight.records.files import write_whole
-from rooflight.records.report import Report
+from rooflight.records.measurement import Spread
+from rooflight.records.report import Report, share
 from rooflight.records.visible import visible
 from rooflight.reporting.encoding import degrading
 from rooflight.reporting.renderers import find
@@ -244,20 +245,18 @@ def ranks_data(summaries: Mapping[int, SummaryDocument], missing: Sequence[Missi
 
 def spread_of(values: Mapping[int, float | None]) -> RankSpread | None:
     """The spread of what is known, by rank; None if nothing is. Of equal values the lowest rank's counts."""
-    known = {rank: value for rank, value in values.items() if value is not None}
-    if not known:
+    known = Spread[int].known(values)
+    if not known.count:
         return None
-    least, most = min(known, key=lambda rank: known[rank]), max(known, key=lambda rank: known[rank])
-    mean = sum(known.values()) / len(known)
-    return RankSpread(
-        ranks=len(known),
-        mean_ms=mean,
-        least_ms=known[least],
-        least_rank=least,
-        most_ms=known[most],
-        most_rank=most,
-        spread_ms=known[most] - known[least],
-        spread_share=(known[most] - known[least]) / mean if mean else None,
+    return RankSpread.view(
+        ranks=known.count,
+        mean_ms=known.mean,
+        least_ms=known.least,
+        least_rank=known.least_name,
+        most_ms=known.most,
+        most_rank=known.most_name,
+        spread_ms=known.width,
+        spread_share=share(known.width, known.mean),
     )
 
 

@@ -1,8 +1,11 @@
-"""Measurement: the times of a recorded step, and whether they are times of that step."""
+"""Measurement: the times of a recorded step, and whether they are of that step. Spread: a value over many of a kind."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, median, median_high, stdev
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +15,7 @@ from rooflight.records.timeline import Timeline
 from rooflight.records.visible import visible
 
 Float64 = NDArray[np.float64]
+Name = TypeVar("Name")
 
 BUSY_SHARE = 0.05
 """If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
@@ -86,3 +90,69 @@ def other_step(measurement: Measurement) -> str:
         f"the timed step and the recorded one have only {percent(found)} of their calls in common: it is another step, "
         "or its shapes change from run to run; its time is not compared with the bound"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread(Generic[Name]):
+    """One value of each of several ranks, nodes or runs, by name, all known; how far they differ.
+
+    Only ``mean`` and ``std`` are defined (None) where there are too few values; the others need one. Of equal values
+    the first counts as the least or the most.
+    """
+
+    values: Mapping[Name, float]
+
+    @classmethod
+    def known(cls, values: Mapping[Name, float | None]) -> Spread[Name]:
+        """The spread of those values that are not None."""
+        return cls({name: value for name, value in values.items() if value is not None})
+
+    @property
+    def count(self) -> int:
+        """How many values there are."""
+        return len(self.values)
+
+    @property
+    def least_name(self) -> Name:
+        """Whose value is the least."""
+        return min(self.values, key=self.values.__getitem__)
+
+    @property
+    def most_name(self) -> Name:
+        """Whose value is the most."""
+        return max(self.values, key=self.values.__getitem__)
+
+    @property
+    def least(self) -> float:
+        """The least value."""
+        return self.values[self.least_name]
+
+    @property
+    def most(self) -> float:
+        """The greatest value."""
+        return self.values[self.most_name]
+
+    @property
+    def width(self) -> float:
+        """The most less the least."""
+        return self.most - self.least
+
+    @property
+    def median(self) -> float:
+        """The middle value, or the mean of the two middle ones."""
+        return median(self.values.values())
+
+    @property
+    def median_high(self) -> float:
+        """The middle value, or the higher of the two middle ones."""
+        return median_high(self.values.values())
+
+    @property
+    def mean(self) -> float | None:
+        """The mean; None of no values."""
+        return fmean(self.values.values()) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation of a sample (n - 1); None of fewer than two values."""
+        return stdev(self.values.values()) if self.count > 1 else None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from statistics import median
 from typing import Final, TypeVar
 
 from rooflight.devices.spec import roofs_used_by
 from rooflight.network.collectives import kind_of, waits
 from rooflight.records.document import Document, Fields
+from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Series, Shown, Table, share, table
 from rooflight.records.session import Session
@@ -21,6 +21,14 @@ from rooflight.roofline.waiting import RankWaits, Wait, Waiting, waiting_of
 
 _EVEN: Final = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
 _NAMED: Final = 8
+_FIGURES: Final = {
+    "measured step": "measured_s",
+    "own time": "own_s",
+    "computing ops": "computing_s",
+    "exposed communication": "exposed_s",
+    "op bound": "op_bound_s",
+    "predicted": "predicted_s",
+}
 _PAIRS: Final = 1000  # pairs of ranks in JSON, the longest waits
 _COMMON: Final = 0.5  # ranks of one program have at least such a share of their kinds of ops in common
 
@@ -49,7 +57,7 @@ class RankTimes(Fields, frozen=True, kw_only=True):
         return self.op_bound_s if self.measured_s is None else self.measured_s - (self.exposed_s or 0.0)
 
 
-class Spread(Fields, frozen=True, kw_only=True):
+class FigureSpread(Fields, frozen=True, kw_only=True):
     """How far ranks differ in one figure: highest − lowest, and that over the median, None where it is 0."""
 
     name: str
@@ -58,19 +66,6 @@ class Spread(Fields, frozen=True, kw_only=True):
     highest_s: float
     spread_s: float
     share_of_median: float | None
-
-    @classmethod
-    def over(cls, name: str, figures: Sequence[float]) -> Spread:
-        """The spread of a figure over ranks."""
-        lowest_s, middle_s, highest_s = min(figures), median(figures), max(figures)
-        return cls(
-            name=name,
-            lowest_s=lowest_s,
-            median_s=middle_s,
-            highest_s=highest_s,
-            spread_s=highest_s - lowest_s,
-            share_of_median=share(highest_s - lowest_s, middle_s),
-        )
 
 
 class WaitingFigures(Fields, frozen=True, kw_only=True):
@@ -90,7 +85,7 @@ class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"
     slowest_rank: int
     least_exposed_rank: int | None
     ranks: tuple[RankTimes, ...]
-    spreads: tuple[Spread, ...]
+    spreads: tuple[FigureSpread, ...]
     waiting: WaitingFigures
     slowest: AnalysisDocument
     conclusion: str
@@ -138,8 +133,8 @@ class RankedAnalysis(Shown):
     @cached_property
     def least_exposed(self) -> int | None:
         """The rank that waits least in collectives; None where they were not timed on every rank."""
-        exposed = {time.rank: time.exposed_s for time in self.times if time.exposed_s is not None}
-        return min(exposed, key=lambda rank: exposed[rank]) if len(exposed) == len(self.times) else None
+        exposed = self.figures.get("exposed communication")
+        return exposed.least_name if exposed else None
 
     @cached_property
     def waiting(self) -> Waiting:
@@ -147,18 +142,28 @@ class RankedAnalysis(Shown):
         return waiting_of({rank: analysis.session for rank, analysis in self.analyses.items()}, self.world_size)
 
     @cached_property
-    def spreads(self) -> tuple[Spread, ...]:
-        """The spread of each figure that is known of every rank."""
-        figures: dict[str, list[float | None]] = {
-            "measured step": [time.measured_s for time in self.times],
-            "own time": [time.own_s for time in self.times],
-            "computing ops": [time.computing_s for time in self.times],
-            "exposed communication": [time.exposed_s for time in self.times],
-            "op bound": [time.op_bound_s for time in self.times],
-            "predicted": [time.predicted_s for time in self.times],
+    def figures(self) -> dict[str, Spread[int]]:
+        """The spread in seconds, over ranks, of each figure that is known of every rank."""
+        spreads = {
+            name: Spread[int].known({time.rank: getattr(time, field) for time in self.times})
+            for name, field in _FIGURES.items()
         }
-        known = {name: [each for each in figure if each is not None] for name, figure in figures.items()}
-        return tuple(Spread.over(name, each) for name, each in known.items() if len(each) == len(self.times))
+        return {name: spread for name, spread in spreads.items() if spread.count == len(self.times)}
+
+    @property
+    def spreads(self) -> tuple[FigureSpread, ...]:
+        """``figures`` as the report has them."""
+        return tuple(
+            FigureSpread(
+                name=name,
+                lowest_s=spread.least,
+                median_s=spread.median,
+                highest_s=spread.most,
+                spread_s=spread.width,
+                share_of_median=share(spread.width, spread.median),
+            )
+            for name, spread in self.figures.items()
+        )
 
 
 def merge(analyses: Sequence[Analysis], names: Sequence[str] = (), notes: Sequence[str] = ()) -> RankedAnalysis:
@@ -279,19 +284,17 @@ def _verdict(ranked: RankedAnalysis) -> str:
         return (
             f"Nothing was measured: rank {slowest.rank} has the largest op bound, {Quantity(slowest.op_bound_s, 's')}."
         )
-    spreads = {spread.name: spread for spread in ranked.spreads}
-    step, waiting = spreads.get("measured step"), spreads.get("exposed communication")
+    step, waiting = ranked.figures.get("measured step"), ranked.figures.get("exposed communication")
     if step is None or waiting is None or slowest.exposed_s is None:
-        more = "" if step is None else f", {Quantity(step.spread_s, 's')} longer than the fastest"
+        more = "" if step is None else f", {Quantity(step.width, 's')} longer than the fastest"
         return f"Rank {slowest.rank} has the longest step: {Quantity(slowest.measured_s, 's')}{more}."
-    if waiting.spread_s <= _EVEN * step.median_s:
-        return f"The ranks are even: their waiting differs by {Quantity(waiting.spread_s, 's')} per step."
-    most = max(ranked.times, key=lambda time: time.exposed_s or 0.0)
+    if waiting.width <= _EVEN * step.median:
+        return f"The ranks are even: their waiting differs by {Quantity(waiting.width, 's')} per step."
     return (
         f"Rank {slowest.rank} is the slowest: it spends {Quantity(slowest.exposed_s, 's')} of a step in collectives "
-        f"alone, while rank {most.rank}, which waits for it, spends {Quantity(waiting.highest_s, 's')} "
-        f"({Quantity(waiting.spread_s, 's')} apart, {percent(waiting.spread_s / step.median_s)} of a step)."
-        if most.rank != slowest.rank
+        f"alone, while rank {waiting.most_name}, which waits for it, spends {Quantity(waiting.most, 's')} "
+        f"({Quantity(waiting.width, 's')} apart, {percent(waiting.width / step.median)} of a step)."
+        if waiting.most_name != slowest.rank
         else f"Rank {slowest.rank} is the slowest, and its collectives last longest: its own link may be the reason."
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median_high
 from typing import Final
 
 from rooflight.devices.calibrations import Calibration
 from rooflight.machine.calibration import LATENCY, roofs_by_name
 from rooflight.records.document import Fields
+from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity
 
 SLOW: Final = 0.05
@@ -90,12 +90,12 @@ def compare(nodes: Sequence[NodeCalibration]) -> tuple[Comparison, ...]:
     found = {}
     for group in by_model.values():
         roofs = [roofs_by_name(calibration.roofs) for _, calibration in group]
-        speeds: dict[str, list[float]] = defaultdict(list)
-        for of_one in roofs:
+        speeds: dict[str, dict[int, float]] = defaultdict(dict)
+        for number, of_one in enumerate(roofs):
             for name, measured in of_one.items():
-                speeds[name].append(_speed(name, measured.value))
+                speeds[name][number] = _speed(name, measured.value)
         for (each, calibration), of_one in zip(group, roofs, strict=True):
-            compared = tuple(_roof(name, measured, speeds[name]) for name, measured in of_one.items())
+            compared = tuple(_roof(name, measured, Spread(speeds[name])) for name, measured in of_one.items())
             found[id(each)] = Comparison(measured=each, calibration=calibration, roofs=compared)
     return tuple(found[id(each)] for each in nodes if id(each) in found)
 
@@ -126,15 +126,14 @@ def _speed(name: str, value: float) -> float:
     return 1 / value if name == LATENCY else value
 
 
-def _roof(name: str, measured: Quantity, speeds: Sequence[float]) -> Roof:
-    middle = median_high(speeds)
-    below = 1 - _speed(name, measured.value) / middle
+def _roof(name: str, measured: Quantity, speeds: Spread[int]) -> Roof:
+    below = 1 - _speed(name, measured.value) / speeds.median_high
     return Roof(
         roof=name,
         value=measured.value,
         unit=measured.unit,
-        median=_speed(name, middle),
+        median=_speed(name, speeds.median_high),
         below=below,
-        devices=len(speeds),
+        devices=speeds.count,
         slow=below > (SLOW_LATENCY if name == LATENCY else SLOW),
     )
