@@ -69,7 +69,7 @@ class WholeStep(Fields, frozen=True, kw_only=True):
 class RecordedStepData(Fields, frozen=True, kw_only=True):
     """A step that was recorded: the engine's (``whole``), or the call of a model alone. ``ops_without_cost`` are not in
     its bound, so that it is below what it could be. ``kv_cache_bytes`` is the cache before the step, as the model made
-    or the engine told it.
+    or the engine gave it.
     """
 
     batch: int | None
@@ -204,7 +204,7 @@ class MemoryData(Fields, frozen=True, kw_only=True):
 
 
 class KvCacheData(Fields, frozen=True, kw_only=True):
-    """Bytes of the KV cache over the steps that told them (``set_step_kv_cache``): their number, mean, most, last."""
+    """Bytes of the KV cache over the steps that gave them (``set_step_kv_cache``): their number, mean, most, last."""
 
     steps: int
     mean_bytes: float
@@ -321,9 +321,8 @@ class LengthStats(Fields, frozen=True, kw_only=True):
 
 class RunMeta(Fields, frozen=True, kw_only=True):
     """A measured run; warm-up runs are numbered too. ``bsz`` is what the run began with, ``batch_mean`` the mean over
-    the decode steps whose batch is known. ``steps_raised`` were left by an exception: they are in the
-    statistics. ``steps_lost`` could not be read: they are not. A ``baseline`` is in no statistics but those of
-    speed-ups.
+    the decode steps whose batch is known. ``steps_raised`` were left by an exception: they are in the statistics.
+    ``steps_lost`` could not be read: they are not. A ``baseline`` is in no statistics but those of speed-ups.
     """
 
     number: int

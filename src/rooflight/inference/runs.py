@@ -161,8 +161,8 @@ class Run(Steps):
     """A run while it is measured. ``batch`` is that of steps which give none.
 
     A ``baseline`` is not among the samples of all runs. In ``drafts``, ``speculative`` are the decode steps whose
-    ``rounds`` are known. Of ``steps_with_drafts`` some may be of another phase, whose
-    rounds are ``other_rounds``, or their drafts cannot be.
+    ``rounds`` are known. Of ``steps_with_drafts`` some may be of another phase, whose rounds are ``other_rounds``, or
+    their drafts cannot be.
     """
 
     number: int
