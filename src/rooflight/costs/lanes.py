@@ -222,7 +222,6 @@ def _lanes(values: NDArray[np.int64]) -> int:
 
 
 def _wrapped(number: Any, like: Lanes) -> Lanes:
-    """A plain number beside lanes, as lanes."""
     if type(number) is Lanes:
         return number
     if isinstance(number, int):
@@ -289,7 +288,6 @@ def _product(one: Any, other: Any) -> Lanes:
 
 
 def _divided(operation: Operation, one: Any, other: Any) -> Lanes:
-    """Floor division and remainder."""
     left, right = _pair(one, other)
     _refuse_zero(right)
     if _is_float(left, right):

@@ -201,7 +201,6 @@ class Places:
         return self._phases[self._of_calls.innermost(call)]
 
     def _forward(self, op: int) -> int:
-        """The op of the forward pass whose backward this op is part of."""
         ops, passed, around = self._ops, [], op
         while around not in self._backward and not (ops.forward_thread[around] > 0 and ops.sequence[around] >= 0):
             passed.append(around)

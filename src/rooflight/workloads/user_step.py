@@ -137,7 +137,6 @@ def _ones_like(tensor: Any, ones: dict[Any, Any] | None) -> Any:
 
 
 def _gradient_leaves(tensors: Sequence[Any]) -> Iterator[Any]:
-    """The tensors whose gradients autograd would accumulate."""
     waiting, seen = [each.grad_fn for each in tensors], set()
     while waiting:
         node = waiting.pop()

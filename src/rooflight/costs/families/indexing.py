@@ -170,7 +170,6 @@ embedding_ops = Family("embedding", fusable=True)
 
 
 def _in_rows(table: TensorSpec, indices: TensorSpec) -> int:
-    """Elements of the rows that indices pick of a table [V, ...]."""
     return indices.numel * prod(table.shape[1:])
 
 

@@ -115,7 +115,6 @@ def every() -> tuple[Operator, ...]:
 
 
 def _load() -> None:
-    """Import every file beside the operators, then the packages that announce operators."""
     global _loaded
     if _loaded:
         return

@@ -212,5 +212,4 @@ def _files(folder: Path, depth: int) -> Iterable[Path]:
 
 
 def _natural(path: Path | str) -> tuple[tuple[int, str], ...]:
-    """Numbers in order of their size."""
     return tuple((int(part), "") if part.isdecimal() else (-1, part) for part in _DIGITS.split(str(path)))

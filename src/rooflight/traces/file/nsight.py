@@ -81,8 +81,6 @@ def load_nsight(path: Path) -> Trace:
 
 
 class _Reader:
-    """Sorts rows into columns."""
-
     def __init__(self, database: sqlite3.Connection) -> None:
         database.text_factory = lambda text: text.decode("utf-8", "replace")
         self._database, self._builder = database, TraceBuilder()

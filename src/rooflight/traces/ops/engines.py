@@ -260,7 +260,6 @@ def _works(name: str) -> bool:
 
 
 def _holding(owned: Ownership, kernels: Iterable[int]) -> frozenset[int]:
-    """Ops in which others did the attention, or multiplied by the experts."""
     found = set()
     for op in kernels:
         name = owned.trace.op_name(op)

@@ -195,8 +195,6 @@ def _ends(owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, Flags]:
 
 
 class _Host:
-    """What the host did, as far as it may hold a device up."""
-
     def __init__(self, owned: Ownership) -> None:
         self._owned, self._trace = owned, owned.trace
         trace, calls = owned.trace, owned.trace.calls

@@ -80,12 +80,10 @@ def _call(query: TensorSpec, result: TensorSpec, cache: TensorSpec, key_width: i
 
 
 def _width(tensor: TensorSpec | None) -> int:
-    """Numbers per token of [tokens, ...]."""
     return tensor.numel // max(tensor.shape[0], 1) if tensor is not None and tensor.shape else 0
 
 
 def _like(query: TensorSpec, width: int) -> TensorSpec:
-    """A result with so many numbers for each query."""
     return TensorSpec((*query.shape[:-1], width), query.dtype)
 
 

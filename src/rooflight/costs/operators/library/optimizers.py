@@ -112,7 +112,6 @@ def fused_adamw(sizes: Sizes, dtype: str) -> tuple[OpSignature, ...]:
 
 
 def _parameters(torch: Any, sizes: Sizes, dtype: str, device: str) -> list[Any]:
-    """Parameters of these sizes with gradients."""
     parameters = [torch.nn.Parameter(random(torch, dtype, device, *size)) for size in sizes]
     for parameter in parameters:
         parameter.grad = random(torch, dtype, device, *parameter.shape)
