@@ -82,15 +82,11 @@ def compiled(run: Run, model: nn.Module | None, request: Request) -> Run:
 
     if request.compile_mode == AOT_INDUCTOR:
         return packaged(run, model, dynamic=request.dynamic)
-    how: dict[str, Any] = {"backend": request.backend, "dynamic": request.dynamic}
-    if request.compile_mode != "default":
-        how["mode"] = request.compile_mode
-    if model is None and isinstance(run, Calls):
-        return run.of(torch.compile(run.function, **how))
+    compile_ = partial(torch.compile, backend=request.backend, dynamic=request.dynamic, mode=request.compile_mode)
     if model is None:
-        return torch.compile(run, **how)
+        return run.of(compile_(run.function)) if isinstance(run, Calls) else compile_(run)
     # Module.compile leaves containers of torch.nn itself as they are
-    model.forward = torch.compile(model.forward, **how)
+    model.forward = compile_(model.forward)
     return run
 
 
@@ -177,12 +173,11 @@ def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
     import torch
     from torch import nn
 
-    if model is None and isinstance(run, Calls):
-        taken = nn.Module()
-        taken.forward = run.function
-        return run.of(_made_once(partial(_loaded, taken, dynamic)))
     if model is None:
-        return _made_once(partial(_loaded, _whole(run), dynamic))
+        whole = nn.Module()
+        whole.forward = run.function if isinstance(run, Calls) else run
+        package = _made_once(partial(_loaded, whole, dynamic))
+        return run.of(package) if isinstance(run, Calls) else package
     forward = model.forward
 
     def load(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -204,7 +199,6 @@ def packaged(run: Run, model: nn.Module | None, *, dynamic: bool | None) -> Run:
 
 
 def _made_once(make: Callable[[tuple[Any, ...], dict[str, Any]], Callable[..., Any]]) -> Callable[..., Any]:
-    """A function that is made of the arguments of its first call."""
     made: list[Callable[..., Any]] = []
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -213,16 +207,6 @@ def _made_once(make: Callable[[tuple[Any, ...], dict[str, Any]], Callable[..., A
         return made[0](*args, **kwargs)
 
     return call
-
-
-def _whole(run: Run) -> nn.Module:
-    from torch import nn
-
-    class Whole(nn.Module):
-        def forward(self) -> Any:
-            return run()
-
-    return Whole()
 
 
 def _loaded(model: nn.Module, dynamic: bool | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

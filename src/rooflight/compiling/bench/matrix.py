@@ -126,7 +126,6 @@ class CellAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _result(cell: Matrix, reply: Reply) -> Compiled:
-    """The result of a cell under the name that it was asked by."""
     if reply.reply is None:
         return _failed(cell, reply.reason)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -179,11 +179,9 @@ def report_of(results: Sequence[PredictedCompiled]) -> Report:
     names = short_names(result.target for result in results)
     results = [replace(result, target=names[result.target]) for result in results]
     first = results[0]
-    facts: list[tuple[str, Cell]] = [("device", first.device), ("roofs", first.roofs)]
     steps = {each.target: each.step for each in data if each.step != each.target}
-    facts += (("step", step) for step in steps.values())
-    if first.host:
-        facts.append(("host", first.host))
+    facts: list[tuple[str, Cell]] = [("device", first.device), ("roofs", first.roofs)]
+    facts += [*(("step", step) for step in steps.values()), *([("host", first.host)] if first.host else [])]
     return Report(
         title=f"torch.compile, predicted: {', '.join(names.values())}",
         data=data,
@@ -237,16 +235,12 @@ def _results(results: Sequence[PredictedCompiled]) -> Table:
         ("90 %", "", lambda row: f"{row[1].speedup_low:.3g} to {row[1].speedup_high:.3g}"),
         ("in all", "", lambda row: f"{row[0].total_speedup:.3g} x"),
         ("compile", "s", lambda row: row[1].compile_s),
-        ("break-even", "", lambda row: _break_even(row[1].break_even_iterations)),
+        ("break-even", "", lambda row: "never" if (n := row[1].break_even_iterations) is None else f"≈{n:,}"),
         note="eager, compiled: a steady iteration. steady: speed-up over eager, nine times in ten within 90 %. in all: "
         "compiling included. verdict: with a question mark it is unsure, as the interval has more than one, or as the "
         "notes say.",
         optional=("in all", "90 %", "break-even", "compile"),
     )
-
-
-def _break_even(iterations: int | None) -> str:
-    return "never" if iterations is None else f"≈{iterations:,}"
 
 
 def _sources(number: int, result: PredictedCompiled) -> Table:
@@ -291,11 +285,7 @@ def _notes(results: Sequence[PredictedCompiled]) -> Iterator[str]:
         for doubt in result.gain.doubts:
             by_doubt.setdefault(doubt, []).append(f"{result.target}, {result.gain.mode}")
     for doubt, names in by_doubt.items():
-        yield f"Unsure: {doubt}: {_all_or(names, len(results))}."
+        which = "all of them" if len(names) == len(results) > 1 else "; ".join(names)
+        yield f"Unsure: {doubt}: {which}."
     if any(result.host for result in results):
         yield "The time of compiling for a GPU rests on no measurement: torch.compile was timed on a CPU alone."
-
-
-def _all_or(names: Iterable[str], count: int) -> str:
-    given = list(names)
-    return "all of them" if len(given) == count and count > 1 else "; ".join(given)

@@ -100,13 +100,11 @@ class Dispatches:
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor):
                 inputs |= _C._dispatch_keys(leaf).raw_repr()
-        backward, grad = _C._current_graph_task_id() != -1, bool(_C.is_grad_enabled())
-        inference = bool(_C.is_inference_mode_enabled())
-        key = (function, inputs, state, within, backward, grad, inference)
+        modes = _C._current_graph_task_id() != -1, bool(_C.is_grad_enabled()), bool(_C.is_inference_mode_enabled())
+        key = (function, inputs, state, within, *modes)
         call = self._calls.get(key)
         if call is None:
-            example = described((args, kwargs))
-            call = self._calls[key] = _Call(function, inputs, state, within, backward, grad, inference, example)
+            call = self._calls[key] = _Call(*key, described((args, kwargs)))
         call.count += 1
         return call
 

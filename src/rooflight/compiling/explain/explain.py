@@ -110,18 +110,16 @@ def explained(program: Program, options: ExplainOptions, notes: Sequence[str] = 
 
     dispatched, not_seen = _dispatched(program) if options.dispatcher else ((), ())
     mode = options.compile_mode
-    how: dict[str, Any] = {"backend": options.backend, "dynamic": options.dynamic}
-    if mode != "default":
-        how["mode"] = mode
     failed = _generator(program.run)
     with _fresh(), listening() as heard:
         args: tuple[Any, ...] = program.calls[0]
         try:
-            run = program.compiled(**how)
+            run = program.compiled(backend=options.backend, dynamic=options.dynamic, mode=mode)
             for args in program.calls:
                 _called(run, args, backward=program.backward)
         except Exception as error:
-            _raise_as_eager(program.run, args)
+            with torch.compiler.set_stance("force_eager"):
+                program.run(*args)  # an error of the program itself is raised as it is without a compiler
             failed = compiler_error(error) or f"compiled, it raises {in_one_line(error)}, and eager does not"
     return ExplainDocument(
         target=program.name,
@@ -184,14 +182,6 @@ def compiler_error(error: BaseException) -> str:
     inner = getattr(error, "inner_exception", None) or error
     text = first_words(str(inner).partition("Set TORCHDYNAMO_VERBOSE")[0]) or type(inner).__name__
     return f"{type(inner).__name__}: {text}"
-
-
-def _raise_as_eager(run: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    """Call eagerly what failed: an error of the program itself is raised as it is without a compiler."""
-    import torch
-
-    with torch.compiler.set_stance("force_eager"):
-        run(*args)
 
 
 def _generator(function: Any) -> str:

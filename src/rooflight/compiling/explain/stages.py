@@ -126,6 +126,7 @@ class _Frame:
         self.started = start is not None
         stack = start.fields["stack"] if start is not None else []
         self.frame: Mapping[str, Any] = stack[-1] if stack else {}
+        self.resumed = resumed_at(str(self.frame.get("name")))
         self.metrics: Mapping[str, Any] = self._fields("compilation_metrics")
         created = (each.fields for each in entries if each.name == "create_symbol" and each.attempt == last)
         self.guards = guards(self._text("dynamo_cpp_guards_str"), [self.file] if self.file else [])
@@ -148,17 +149,11 @@ class _Frame:
         return function_name(str(self.frame.get("name") or self.metrics.get("co_name") or ""))
 
     @property
-    def rest(self) -> bool:
-        """Whether it is the rest of a function after a graph break."""
-        return resumed_at(str(self.frame.get("name"))) is not None
-
-    @property
     def place(self) -> Place | None:
         if not self.frame:
             return None
-        resumed = resumed_at(str(self.frame.get("name")))
-        line = int(self.frame.get("line") or 0)
-        return Place(file=self.file, line=line if resumed is None else resumed, function=self.function)
+        line = int(self.frame.get("line") or 0) if self.resumed is None else self.resumed
+        return Place(file=self.file, line=line, function=self.function)
 
     def graph(self) -> Graph:
         """What Dynamo made of the frame."""
@@ -168,7 +163,11 @@ class _Frame:
             id=self.id,
             function=self.function,
             place=self.place,
-            origin="recompile" if self.recompiled is not None else "after a break" if self.rest else "first",
+            origin="recompile"
+            if self.recompiled is not None
+            else "after a break"
+            if self.resumed is not None
+            else "first",
             state="failed" if failed else "captured" if graph.lines else "empty",
             ops=graph.counts(),
             code=text,
@@ -211,7 +210,7 @@ def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None) -> Iterator[
         first = frames.get(f"{frame.id.partition('/')[0]}/0", frame)
         yield recompile(
             frame.recompiled, frame.function or first.function, frame.place or first.place, frame.symbols,
-            dynamic=dynamic, limit=not frame.started, rest=frame.rest,
+            dynamic=dynamic, limit=not frame.started, rest=frame.resumed is not None,
         )  # fmt: skip
 
 
