@@ -70,7 +70,10 @@ def score(
     devices and impossible numbers, RunFailed for a reference that breaks.
     """
     reference, solution = Path(reference), Path(solution)
-    _check_numbers(trials, tolerance)
+    if trials is not None and trials < 1:
+        raise ValueError(f"--trials {trials}: at least 1 trial")
+    if tolerance is not None and not 0 <= tolerance < 1:
+        raise ValueError(f"--tolerance {tolerance:g}: an error, of 1: 1e-4 is usual for float32, 1e-2 for bfloat16")
     class_name = solution_class(_existing(solution))
     check_names(_existing(reference))  # a file that is no problem is refused as one, whatever else it could be
     seen = record_without_hardware(str(reference), RunOptions(), progress)
@@ -101,13 +104,6 @@ def score(
     return pair.timed(found, compiled=compiled, trials=trials, clock=clock or _clock(place))
 
 
-def _check_numbers(trials: int | None, tolerance: float | None) -> None:
-    if trials is not None and trials < 1:
-        raise ValueError(f"--trials {trials}: at least 1 trial")
-    if tolerance is not None and not 0 <= tolerance < 1:
-        raise ValueError(f"--tolerance {tolerance:g}: an error, of 1: 1e-4 is usual for float32, 1e-2 for bfloat16")
-
-
 def _existing(path: Path) -> Path:
     if not path.is_file():
         raise TargetError(f"no file {path}")
@@ -116,11 +112,10 @@ def _existing(path: Path) -> Path:
     return path
 
 
-def _analysis(seen: Observed, spec: Any, progress: Progress) -> Analysis:
-    about = {"target": seen.step.description, "model_class": seen.step.model_class}
-    environment = {**seen.session.environment, **about}
-    session = replace(seen.session, environment=environment)
-    return analyze(session, spec, target=seen.step.description, progress=progress)
+def _analysis(seen: Observed, spec: DeviceSpec, progress: Progress) -> Analysis:
+    target = seen.step.description
+    environment = {**seen.session.environment, "target": target, "model_class": seen.step.model_class}
+    return analyze(replace(seen.session, environment=environment), spec, target=target, progress=progress)
 
 
 def _too_large(seen: Observed, place: str) -> str:

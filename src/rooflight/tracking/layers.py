@@ -89,12 +89,10 @@ class LayerSOLHooks:
     def report(self, top: int = 10) -> Report:
         """The report of the last pass that is known in full. Raises RuntimeError before anything ran."""
         analysis = self.analysis
-        if self._last is not None and self._last.number:
-            return report_of_step(self._last, top=top)
         title = " and ".join(name or type(model).__name__ for name, model in self._models.items())
-        if self._last is not None:
-            return report_of_step(self._last, title=title, top=top)
-        return report_of_analysis(analysis, title=title, top=top)
+        if self._last is None:
+            return report_of_analysis(analysis, title=title, top=top)
+        return report_of_step(self._last, title="" if self._last.number else title, top=top)
 
     def print_report(self, top: int = 10) -> None:
         """Print it. Raises RuntimeError before anything ran."""

@@ -23,20 +23,16 @@ def report_of(
     data = tuple(map(document, results))
     names = short_names(result.target for result in results)
     results = [replace(result, target=names[result.target]) for result in results]
+    steps = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
     return Report(
         title=f"torch.compile: {', '.join(names.values())}",
         data=data,
-        facts=(*facts, *_steps(results)),
+        facts=(*facts, *(("step", step) for step in steps.values())),
         tables=tuple(_tables(results)),
         series=tuple(_pictures(results)),
         notes=(*notes, *_notes(results)),
         conclusion=" ".join(conclusion(result) for result in results),
     )
-
-
-def _steps(results: Sequence[Compiled]) -> Iterable[tuple[str, Cell]]:
-    steps = {result.target: result.eager.step for result in results if result.eager is not None and result.eager.step}
-    return (("step", step) for step in steps.values())
 
 
 def conclusion(result: Compiled) -> str:

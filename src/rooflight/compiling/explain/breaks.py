@@ -10,6 +10,7 @@ import re
 import sysconfig
 import tomllib
 from collections.abc import Container, Iterable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -207,19 +208,11 @@ _SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
 
 def failed_guards(entry: Entry, values: Symbols) -> tuple[FailedGuard, ...]:
     """The guards that failed before a compilation, of the most recent compilation first."""
-    return tuple(_failed(text, values) for text in _texts(entry))
-
-
-def _texts(entry: Entry) -> Sequence[str]:
-    """A reason for each earlier compilation; torch writes one as text, several as a list."""
-    text = entry.text
-    if text.startswith("["):
-        try:
-            decoded: Any = json.loads(text)
-        except ValueError:
-            return [text]
-        return [str(each) for each in decoded]
-    return [text]
+    texts: list[Any] = [entry.text]
+    if entry.text.startswith("["):  # torch writes one reason as text, several as a list
+        with suppress(ValueError):
+            texts = json.loads(entry.text)
+    return tuple(_failed(str(text), values) for text in texts)
 
 
 def _failed(text: str, values: Symbols) -> FailedGuard:
@@ -237,17 +230,14 @@ def _failed(text: str, values: Symbols) -> FailedGuard:
     if (state := _STATE.match(check)) is not None:
         return FailedGuard(of=of, check=check, source=state[1])
     if (sizes := _SIZE.search(check)) is not None and not check.startswith(f"{sizes[0]} =="):
-        now = values.value_of(sizes[0])
-        return FailedGuard(of=of, check=check, source=sizes[0], expected=check, actual=now)
-    if (length := _LENGTH.match(check)) is not None:
-        source = length["source"] or length["empty"]
-        now = values.value_of(f"len({source})")
-        return FailedGuard(of=of, check=check, source=f"len({source})", expected=length["value"] or "0", actual=now)
-    if (equal := _EQUAL.match(check)) is not None:
-        source = equal["source"]
-        now = values.value_of(source)
-        return FailedGuard(of=of, check=check, source=source, expected=equal["value"], actual=now)
-    return FailedGuard(of=of, check=check)
+        source, expected = sizes[0], check
+    elif (length := _LENGTH.match(check)) is not None:
+        source, expected = f"len({length['source'] or length['empty']})", length["value"] or "0"
+    elif (equal := _EQUAL.match(check)) is not None:
+        source, expected = equal["source"], equal["value"]
+    else:
+        return FailedGuard(of=of, check=check)
+    return FailedGuard(of=of, check=check, source=source, expected=expected, actual=values.value_of(source))
 
 
 def logged_recompile(text: str) -> str:

@@ -53,7 +53,9 @@ class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
 
 def report_of(loops: Sequence[Seen]) -> Report:
     """The report of some loops, in the order in which they were attached."""
-    data = tuple(_document(seen) for seen in loops)
+    data = tuple(
+        HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values()))) for seen in loops
+    )
     kinds = [kind for document in data for kind in document.kinds]
     compiled = sum(kind.state == "compiled" for kind in kinds)
     return Report(
@@ -87,10 +89,6 @@ def _conclusion(data: Sequence[HotDocument]) -> str:
         return "Nothing was compiled."
     more = f" and {len(compiled) - _NAMED} more" if len(compiled) > _NAMED else ""
     return f"Compiled: {', '.join(compiled[:_NAMED])}{more}."
-
-
-def _document(seen: Seen) -> HotDocument:
-    return HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values())))
 
 
 def _kind(kind: CallKind) -> KindDocument:
