@@ -273,17 +273,20 @@ def outlook(
     parts = alike(entry.module) if entry.module is not None else []
     if entry.module is None or not parts:
         return whole
-    share = _share(session, entry.module, parts)
-    blocks = replace(
-        whole,
-        speedup=1 / (1 - share + share / whole.speedup),
-        compile_s=_BASE_S + max(0.0, whole.compile_s - _BASE_S) * share / len(parts),
-        blocks=True,
-    )
+    blocks = _of_blocks(whole, len(parts), _share(session, entry.module, parts))
     if left is None:
         return blocks
     eager_s = statistics.median(kind.eager_s)
     return min(blocks, whole, key=lambda way: way.total_s(eager_s, left))
+
+
+def _of_blocks(whole: ExpectedGain, count: int, share: float) -> ExpectedGain:
+    return replace(
+        whole,
+        speedup=1 / (1 - share + share / whole.speedup),
+        compile_s=_BASE_S + max(0.0, whole.compile_s - _BASE_S) * share / count,
+        blocks=True,
+    )
 
 
 def _share(session: Session, module: nn.Module, blocks: Sequence[nn.Module]) -> float:
