@@ -47,6 +47,16 @@ class OnStack:
     pop: ClassVar[Any] = staticmethod(_pop_mode)
     modes: ClassVar[Any] = staticmethod(_get_current_dispatch_mode_stack)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Leave ``__torch_dispatch__`` unwrapped: torch's wrapper costs 1 µs per op, and nothing compiles meanwhile."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Do not run compiled functions eagerly because of this mode: where it must, the recorder does so."""
+        return True
+
     def __enter__(self) -> Self:
         self.push(self)
         return self

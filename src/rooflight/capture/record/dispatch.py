@@ -62,16 +62,6 @@ class DispatchSource(Source):
 
     supports_higher_order_operators = True
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Leave ``__torch_dispatch__`` unwrapped: torch's wrapper costs 1 µs per op, and nothing compiles meanwhile."""
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Do not run compiled functions eagerly because of this mode: the recorder does so itself."""
-        return True
-
     def __init__(self, tape: Tape, *, timed: bool = False, on_error: Callable[[Exception], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = tape

@@ -46,15 +46,6 @@ class Watch(OnStack, TorchDispatchMode):
         self._ops: dict[int, Any] = {}
         self._next = count().__next__  # of memory
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Compiled functions run as they do without it."""
-        return True
-
     def __len__(self) -> int:
         return len(self._exact)
 
