@@ -24,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.operators import registry
-from rooflight.costs.operators.many import accepted
-from rooflight.costs.operators.operator import Operator
+from rooflight.costs.operators.operator import Operator, accepted
 from rooflight.devices import get
 from rooflight.prediction.lint.findings import lint_table, row_bounds
 from rooflight.prediction.predictor import Predictor

@@ -18,8 +18,7 @@ from test_facts import CPU
 from rooflight.costs.cost import OpCost
 from rooflight.costs.lanes import array_of
 from rooflight.costs.operators import registry
-from rooflight.costs.operators.many import accepted, over_shapes
-from rooflight.costs.operators.operator import Operator, Work
+from rooflight.costs.operators.operator import Operator, Work, accepted, over_shapes
 from rooflight.costs.operators.signatures import call, tensor
 from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import get

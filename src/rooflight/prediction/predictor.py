@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from rooflight.costs.operators import registry
-from rooflight.costs.operators.many import accepted
-from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape
+from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, accepted
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest

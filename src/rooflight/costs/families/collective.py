@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.cost import OpCost, Traffic, Uncosted
 from rooflight.costs.rules import Family, nothing
 from rooflight.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
 from rooflight.network.groups import RankGroup
-from rooflight.network.traffic import Traffic
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rooflight.costs.lanes import Rows, over_lanes
 from rooflight.costs.operators.sizes import Size
 from rooflight.records.quantity import count_of
 from rooflight.records.signature import OpSignature
@@ -139,3 +143,27 @@ class Operator:
 
     def _takes(self) -> str:
         return f"{count_of(len(self.parameters), 'parameter')} ({', '.join(self.parameters)})"
+
+
+Result = TypeVar("Result")
+Columns = Mapping[str, NDArray[np.int64]]
+"""The values [shapes] of each parameter."""
+
+
+def accepted(operator: Operator, shapes: Columns) -> Rows:
+    """Numbers of the whole shapes that an operator takes, in order."""
+    taken = [rows for rows, refusal in over_lanes(operator.refusal, shapes) if refusal is None]
+    return np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *taken]))
+
+
+def over_shapes(
+    operator: Operator,
+    shapes: Columns,
+    dtype: str,
+    direction: str,
+    run: Callable[[Shape, Sequence[OpSignature]], Result],
+) -> Iterator[tuple[Rows, Result]]:
+    """What ``run`` finds out about a shape and its ops in one direction, for whole shapes that the operator takes: the
+    numbers of shapes, and the result for all of these (``costs.lanes``).
+    """
+    yield from over_lanes(lambda shape: run(shape, operator.ops(shape, dtype, direction)), shapes)

@@ -15,8 +15,7 @@ import numpy as np
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.lanes import array_of, larger, smaller
 from rooflight.costs.operators import registry
-from rooflight.costs.operators.many import accepted, over_shapes
-from rooflight.costs.operators.operator import Shape
+from rooflight.costs.operators.operator import Shape, accepted, over_shapes
 from rooflight.costs.registry import traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.lint import rules

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.lanes import array_of, is_lanes, real
 from rooflight.costs.operators import registry
-from rooflight.costs.operators.many import Columns, over_shapes
-from rooflight.costs.operators.operator import Operator
+from rooflight.costs.operators.operator import Columns, Operator, over_shapes
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network import collectives
