@@ -192,7 +192,8 @@ def test_ctrl_c_on_a_terminal_ends_in_one_line(tmp_path):
         while not list(tmp_path.glob("sampling_data/*.jsonl")) and time.monotonic() < until:
             time.sleep(0.05)
         os.killpg(process.pid, signal.SIGINT)
-        assert process.wait(120) == 130
+        # Python ends by the signal itself where it arrives in code that C runs; a shell shows 130 for both
+        assert process.wait(120) in (130, -signal.SIGINT)
         shown = os.read(ours, 1 << 20).decode()
     finally:
         process.kill()
