@@ -56,3 +56,34 @@ def profiled(path: Path, step: Any, **options: Any) -> Path:
         step()
     found.export_chrome_trace(str(path))
     return path
+
+
+_MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
+_SUM = {
+    "Collective_name": "allreduce",
+    "dtype": "Float",
+    "In_msg_nelems": 1000,
+    "Out_msg_nelems": 1000,
+    "Group_size": 4,
+    "Process_Group_Name": "0",
+    "Process_Group_Ranks": "[0, 1, 2, 3]",
+}
+_NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
+
+
+def write_rank(path, rank, computing, *, size=4, name="aten::mm", steps=2, **head):
+    """Steps of 100 µs: a product of ``computing`` µs, then an all-reduce that ends at 90 µs on every rank."""
+    events = []
+    for step in range(steps):
+        at = 100 * step
+        events += [
+            span(f"ProfilerStep#{step}", at, at + 100),
+            op(name, at, at + 3, **_MM),
+            launch(at + 1, 2 * step + 1),
+            op("record_param_comms", at + 5, at + 9, **_SUM),
+            launch(at + 6, 2 * step + 2),
+            kernel(at + 10, at + 10 + computing, 2 * step + 1),
+            kernel(at + 10 + computing, at + 90, 2 * step + 2, name=_NCCL, stream=9),
+        ]
+    info = {"backend": "nccl", "rank": rank, "world_size": size} if rank is not None else {}
+    return write(path, events, **({"distributedInfo": info} if info else {}), **head)

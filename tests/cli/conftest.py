@@ -47,11 +47,12 @@ def profile_ends(run, decode_words):
 def calibrated(tmp_path, monkeypatch, one_thread):  # roofs are those of a number of threads
     """Roofs of this machine, so high that nothing beats them."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
+    levels = ("L2", 1e15, 1 << 20), ("DRAM", 1e14, None)
     roofs = Roofs(
-        source="a test", matrix_flops_per_s={"float32": 1e15}, vector_flops_per_s={"float32": 1e15},
-        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e14),)
-    )  # fmt: skip
-    calibrations.save(
-        Calibration(fingerprint=fingerprint("cpu"), device_name="this CPU", kind="cpu", roofs=roofs,
-                    measured_at="2026-01-01")
-    )  # fmt: skip
+        source="made up for tests",
+        matrix_flops_per_s={"float32": 1e16, "bfloat16": 1e16},
+        vector_flops_per_s={"float32": 1e16},
+        memory=tuple(MemoryLevel(name=name, bytes_per_s=rate, capacity_bytes=size) for name, rate, size in levels),
+    )
+    facts = {"fingerprint": fingerprint("cpu"), "device_name": "test CPU", "kind": "cpu", "measured_at": "2026-01-01"}
+    calibrations.save(Calibration(**facts, roofs=roofs))

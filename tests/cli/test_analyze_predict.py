@@ -38,7 +38,7 @@ def test_a_saved_session_is_predicted_from_models(ok, session, models):
     assert "The step is predicted to take" in " ".join(out.split())
 
 
-def test_the_wall_time_is_that_of_the_host_named(ok, refused, session, models):
+def test_the_wall_time_is_that_of_the_host_named(ok, session, models):
     predicted = ("analyze", session, *DEVICE, "--models", models, "--json", "-")
     walls = {}
     for option in ((), ("--host", "1e-3"), ("--graph",)):
@@ -50,8 +50,6 @@ def test_the_wall_time_is_that_of_the_host_named(ok, refused, session, models):
     # 1.2 before the first op, 2.1 for the product, 1 for the sum, 1 ms each; then the sum on the device
     assert walls["--host", "1e-3"] == pytest.approx(4.3e-3, rel=0.01)
     assert walls["--graph",] < walls[()] < walls["--host", "1e-3"]
-    assert "--graph: its host launches once" in refused(*predicted, "--graph", "--host", "1e-6")
-    assert "at least 0" in refused(*predicted, "--host", "-1")
 
 
 def test_naming_models_is_asking_for_predictions(ok, as_json, session, models, tmp_path):
@@ -80,18 +78,11 @@ def test_the_models_that_come_with_rooflight_are_the_default(ok, session, models
     }
 
 
-def test_no_models_is_one_line_before_anything_runs(refused, session, tmp_path, monkeypatch):
+def test_no_models_is_one_line_before_anything_runs(refused, tmp_path, monkeypatch):
     monkeypatch.setattr("rooflight.prediction.predictor.SHIPPED", tmp_path / "none")
-    saved = tmp_path / "saved.session"
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for words, said in (
-        (["--predict"], "no models came with Rooflight"),
-        (["--predict", "--models", str(empty)], "holds no models: make some with rooflight fit DATA --out"),
-        (["--models", str(tmp_path / "nowhere")], "holds no models"),
-    ):
-        assert said in refused("analyze", "gpt2", "--small", *DEVICE, "--save", str(saved), *words)
-        assert not saved.exists()
+    words = ("--save", tmp_path / "saved.session", "--predict")
+    assert "no models came with Rooflight" in refused("analyze", "gpt2", "--small", *DEVICE, *words)
+    assert not (tmp_path / "saved.session").exists()
 
 
 def test_a_damaged_model_is_one_line_and_the_session_is_kept(refused, models, tmp_path):

@@ -1,42 +1,12 @@
 """``rooflight analyze FOLDER`` and several traces: the ranks of one run, with who waits for whom."""
 
 import pytest
-from kineto_traces import kernel, launch, op, span, write
+from kineto_traces import write_rank
 from ray_cluster import ray_cluster
 
 from rooflight.front import rank_traces
 from rooflight.front.options import ReadOn
 from rooflight.front.rank_traces import read_ranks
-
-MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
-SUM = {
-    "Collective_name": "allreduce",
-    "dtype": "Float",
-    "In_msg_nelems": 1000,
-    "Out_msg_nelems": 1000,
-    "Group_size": 4,
-    "Process_Group_Name": "0",
-    "Process_Group_Ranks": "[0, 1, 2, 3]",
-}
-NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL"
-
-
-def write_rank(path, rank, computing, *, size=4, name="aten::mm", steps=2, **head):
-    """Steps of 100 µs: a product of ``computing`` µs, then an all-reduce that ends at 90 µs on every rank."""
-    events = []
-    for step in range(steps):
-        at = 100 * step
-        events += [
-            span(f"ProfilerStep#{step}", at, at + 100),
-            op(name, at, at + 3, **MM),
-            launch(at + 1, 2 * step + 1),
-            op("record_param_comms", at + 5, at + 9, **SUM),
-            launch(at + 6, 2 * step + 2),
-            kernel(at + 10, at + 10 + computing, 2 * step + 1),
-            kernel(at + 10 + computing, at + 90, 2 * step + 2, name=NCCL, stream=9),
-        ]
-    info = {"backend": "nccl", "rank": rank, "world_size": size} if rank is not None else {}
-    return write(path, events, **({"distributedInfo": info} if info else {}), **head)
 
 
 @pytest.fixture
@@ -88,28 +58,6 @@ def test_names_tell_ranks_that_traces_do_not(analyzed, tmp_path):
         write_rank(tmp_path / f"17.5-TP-{rank}-DECODE.trace.json", None, computing)
     assert analyzed(tmp_path)["slowest_rank"] == 2
     assert analyzed(*sorted(tmp_path.iterdir()))["slowest_rank"] == 2
-
-
-def test_mistakes_are_one_line(refused, folder, tmp_path_factory):
-    empty, other, unranked = (tmp_path_factory.mktemp(name) for name in ("empty", "other", "unranked"))
-    write_rank(other / "rank1.json", 1, 20, name="aten::matmul_of_my_own")
-    for name in ("a.json", "b.json"):
-        write_rank(unranked / name, None, 10)
-    ranks = [folder / f"rank{rank}.json" for rank in range(4)]
-    for arguments, message in (
-        ([empty], "empty0 has no traces (files *.json or *.json.gz"),
-        ([unranked], "2 traces, of which 2 have no rank (a.json, b.json): give one trace, or those of the ranks"),
-        ([unranked / "a.json", unranked / "b.json"], "a.json has no rank"),
-        ([ranks[0], other / "rank1.json"], "rank0.json and rank1.json are of different programs"),
-        ([ranks[0], ranks[0]], "rank0.json and rank0.json are both rank 0: give each rank's session once"),
-        ([folder, ranks[0]], "is no saved session and no trace: several targets are those of one run"),
-        ([folder, "--capture", ranks[0]], "--capture, --execution-trace: no effect on several targets"),
-        ([ranks[0], "--executor", "ray"], "--executor, --address: no effect on one file"),
-        ([folder, "--address", "host:1"], "--address: no effect without --executor ray"),
-        ([folder, "--executor", "ray", "--address", "localhost:1"], "no Ray cluster at localhost:1"),
-        ([folder, "--save", empty / "x.session"], "--save: a file has one session"),
-    ):
-        assert message in " ".join(refused("analyze", *map(str, arguments)).split())
 
 
 def test_a_folder_with_one_trace_is_that_trace(analyzed, ok, tmp_path):

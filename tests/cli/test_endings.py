@@ -120,38 +120,6 @@ def test_closed_outputs():
     assert shell("rooflight devices --json - >&-; echo $? >&2").stderr.endswith("is closed\n2\n")
 
 
-def test_mistakes_in_words_are_one_line(run):
-    for words, expected in (
-        (("analyse", "gpt2"), "'analyze'"),
-        (("lint", "x.csv", "--tpo", "3"), "--top"),
-        (("lint",), "missing argument"),
-        (("lint", "x.csv", "--top", "nan"), "--top"),
-        (("lint", "x.csv", "--top"), "--top"),
-        (("devices", "shw"), "'show'"),
-        (("calibrate", "--device", "tpu"), "'tpu' is not one of 'cpu', 'cuda'"),
-    ):
-        code, out, err = run(*words)
-        assert (code, out) == (2, "")
-        assert expected in err
-        assert err.count("\n") == 1, err
-        assert err.startswith("rooflight: ")
-
-
-def test_a_file_whose_name_begins_like_an_option(run, refused, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("-row.csv").write_text("")
-    assert "./-row.csv is the file" in refused("lint", "-row.csv")
-    _, _, err = run("lint", "--", "-row.csv")
-    assert "-row.csv has an unknown format" in err
-
-
-@pytest.mark.parametrize("words", [("lint", ""), ("fit", "a.csv", "--out", ""), ("fit", "a.csv", "--out=")])
-def test_an_empty_word_is_a_mistake(refused, words):
-    err = refused(*words)
-    assert "is empty" in err
-    assert words[-1][:5] in err
-
-
 def test_names_that_are_not_utf8(tmp_path):
     name = os.fsencode(tmp_path) + b"/caf\xe9.csv"
     done = subprocess.run([*COMMAND, "lint", name], capture_output=True, check=False)

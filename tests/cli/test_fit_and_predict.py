@@ -138,27 +138,6 @@ def test_a_collective_is_learned_and_predicted_by_its_topology(told, tmp_path: P
         assert (step["source"], step["extrapolated"]) == ("regressed", False)
 
 
-def test_fit_refuses_in_one_line_and_writes_no_models(refused, tmp_path: Path):
-    data, models = tmp_path / "data", tmp_path / "models"
-    good = write_table(data, shapes=GRID[:10])
-    bad = write_table(tmp_path / "bad")
-    bad.write_text(bad.read_text().replace("512", "half", 1))
-    taken = tmp_path / "taken"
-    taken.write_text("mine")
-    for words, said in (
-        ((data,), "too few rows of any kind to learn from: sample other shapes, or add them to other models"),
-        ((tmp_path / "nowhere",), "there is no"),
-        ((good, bad), 'is "half"'),
-        ((good, "--json", "-", "--markdown", "-"), "only one can have standard output"),
-        ((good, "--json", tmp_path / "no folder" / "x.json"), "no folder"),
-        ((bad.parent, "--out", taken), "taken is a file: name a folder"),
-    ):
-        out = () if "--out" in words else ("--out", models)
-        assert said in refused("fit", *words, *out)
-        assert not models.exists()
-    assert taken.read_text() == "mine"
-
-
 def test_a_prediction_says_what_it_rests_on(ok, models):
     for device, said in (("A100-SXM4-80GB", "regressed"), ("B200-SXM", "lie outside of the samples")):
         assert said in " ".join(ok("predict", "gemm", *SHAPE, "--device", device, "--models", models).split())
@@ -179,17 +158,6 @@ def test_a_prediction_has_every_direction(told, models):
     found = told("predict", "batched_mm", "--b=1", "--m=512", "--n=512", "--k=512", "--dtype", "fp16", *DEVICE,
                  "--models", models)  # fmt: skip
     assert found["fwd"]["time_s"] == pytest.approx(SLOWDOWN * found["fwd"]["bound_s"], rel=0.05)
-
-
-def test_predict_without_a_device_or_models_that_there_are_is_one_clear_line(refused, models, tmp_path: Path):
-    assert "H300" in refused("predict", "gemm", *SHAPE, "--device", "H300", "--models", models)
-    said = refused("predict", "gemm", *SHAPE, *DEVICE, "--models", tmp_path)
-    assert "holds no models: make some with rooflight fit DATA --out" in said
-    for path in models.glob("*.npz"):
-        (tmp_path / path.name).write_bytes(path.read_bytes()[:500])
-    said = refused("predict", "gemm", *SHAPE, *DEVICE, "--models", tmp_path)
-    assert "not a model of rooflight fit" in said
-    assert ".model.npz" in said
 
 
 @pytest.mark.parametrize("columns", ["20", "60", "80"])

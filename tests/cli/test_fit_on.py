@@ -50,16 +50,3 @@ def test_the_shipped_models_are_a_base(as_json, tmp_path: Path):
     fits = json.loads((tmp_path / "models" / NAME).read_text())["fits"]
     assert fits[-1]["on"]["name"] == "shipped"
     assert len(fits[0]["files"]) > 50  # what the shipped models learned from
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--on", "nowhere"), "--on nowhere holds no models: give shipped, or a folder that rooflight fit wrote"),
-        (("--on", "shipped", "--trees-only"), "leave out --on or --trees-only"),
-    ],
-)
-def test_what_cannot_be_is_one_line(refused, tmp_path: Path, words: tuple[str, ...], said: str):
-    write_table(tmp_path / "data", shapes=FEW)
-    assert said in refused("fit", tmp_path / "data", *words, "--out", tmp_path / "models")
-    assert not (tmp_path / "models").exists()

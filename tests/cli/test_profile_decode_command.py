@@ -192,53 +192,6 @@ def test_progress_is_drawn_when_it_is_told_and_never_by_a_thread(monkeypatch):
         assert "run 1 of 3: token 5 of [b]8[/b]" in terminal.getvalue()
 
 
-# -- what cannot be ---------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("llama-tiny", "--new", 0), "--new 0: give a number from 2 on: the prefill makes the first token"),
-        (("llama-tiny", "--new", 1), "--new 1: give a number from 2 on"),
-        (("llama-tiny", "--batch", 0), "--batch 0: give a number from 1 on"),
-        (("llama-tiny", "--prompt", 0), "--prompt 0: give a number from 1 on"),
-        (("llama-tiny", "--runs", 0), "--runs 0: measure at least 1"),
-        (("llama-tiny", "--warmup", -1), "--warmup -1: give a number of runs from 0 on"),
-        (("llama-tiny", "--slo-tpot-ms", 0), "slo_tpot_ms is 0"),
-        (("llama-tiny", "--prompt", 1000), "need 1,127 positions: LlamaForCausalLM has 1,024"),
-        (("llama-tiny", "--draft", "llama-tiny-draft", "--gamma", 0), "gamma 0: draft at least 1 token a step"),
-        (("llama-tiny", "--draft", "llama-tiny-draft", "--acceptance", 2), "acceptance 2.0: give a probability"),
-        (("llama-tiny", "--gamma", 3), "--gamma: no effect without --draft"),
-        (("llama-tiny", "--no-baseline"), "--no-baseline: no effect without --draft"),
-        (("llama-tiny", "--draft", "gpt2"), "the draft has 50,257 tokens, the target 32,000"),
-        (("llama-tiny", "--draft", "bert-large"), "--draft bert-large: bert-large is BertForMaskedLM, masked-lm"),
-        (("llama-tiny", "--draft", "self:8"), "llama-tiny has 8 layers; take from 1 to 7"),
-        (("llama-tiny", "--draft", "llama-tiny-draft", "--cache", "static"), "--cache static: no effect with --draft"),
-        (("llama-tiny", "--cache", "paged"), "--cache paged: give one of dynamic, static, ragged"),
-        (("llama-tiny", "--temperature", "nan"), "temperature nan: give 0"),
-        (("llama-tiny", "--dtype", "int8"), "int8"),
-        (("mamba-130m", "--draft", "self:1", "--small"), "rejected tokens cannot be taken back"),
-        (("bert-large",), "bert-large is BertForMaskedLM, masked-lm: only decoders (causal-lm) generate tokens here"),
-        (("t5-3b",), "only decoders (causal-lm) generate tokens here"),
-        (("llama-3.1-405b",), "weights and KV cache need 1.63 TB"),
-        (("no-such-model",), 'unknown target "no-such-model"'),
-        (("llama-tiny", "--device", "cuda"), "no CUDA device here"),
-    ],
-)
-def test_one_clear_line(profile_ends, tmp_path, words, message):
-    code, out, err = profile_ends(*words)
-    assert code == 2, err
-    assert message in err
-    assert len(err.strip().splitlines()) == 1
-    assert not out
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_folder_that_cannot_be_written(refused, tmp_path):
-    (tmp_path / "file").write_text("")
-    assert "is a file: name a folder" in refused("profile-decode", *TINY, "--output-dir", tmp_path / "file")
-
-
 def test_a_hostile_run_name_stays_in_its_folder(profile, tmp_path):
     profile(*TINY, name="../../evil\n name")
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["_._.._evil_ name"]

@@ -118,19 +118,3 @@ def test_an_engine_that_breaks(profile_ends, tmp_path):
     assert "the run failed: OverflowError: too much (engine.py:" in err
     assert f"6 measured steps are in {tmp_path / 'out' / 'r'}" in err
     assert read_summary(tmp_path / "out" / "r").stats.steps == 6
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def make_engine():\n    return 3\n", "returned int: return an engine with a method run(batch, prompt_tokens"),
-        ("def make_engine():\n    return object(), lambda tokens: None\n", "the engine cannot be run with batch"),
-        ("def make_engine():\n    1 / 0\n", "engine.py:make_engine raised ZeroDivisionError"),
-        ("def make():\n    pass\n", "engine.py has no function make_engine"),
-    ],
-)
-def test_what_is_no_engine(profile_ends, tmp_path, text, message):
-    code, _, err = profile_ends(engine_file(tmp_path, text=text))
-    assert code == 2
-    assert message in err
-    assert len(err.strip().splitlines()) == 1

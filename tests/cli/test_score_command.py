@@ -46,28 +46,6 @@ def test_a_wrong_solution_ends_with_code_1(files, run):
     assert (code, err, document["share"], document["checked"]["agrees"]) == (1, "", None, False)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("nothing.py", "nothing.py"), "no file nothing.py"),
-        (("gpt2", "gpt2"), "no file gpt2"),
-        (("problem.py", "."), "no file ."),
-        (("problem.json", "problem.py"), "problem.json is no Python file"),
-        (("solution.py", "problem.py"), "solution.py defines no Model and no get_inputs and no get_init_inputs"),
-        (("problem.py", "solution.py", "--trials", "0"), "--trials 0: at least 1 trial"),
-        (("problem.py", "solution.py", "--device", "H300"), "unknown device"),
-    ],
-)
-def test_what_cannot_be_is_told_in_one_line(files, run, monkeypatch, words, told):
-    files.reference()
-    files.solution()
-    (files.folder / "problem.json").write_text("{}")
-    monkeypatch.chdir(files.folder)
-    code, out, err = run("score", *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert told in err
-
-
 def test_ctrl_c_ends_it_in_one_line(files):
     started = files.folder / "started"
     slow = f"open({str(started)!r}, 'w').close()\nimport time\ntime.sleep(300)"

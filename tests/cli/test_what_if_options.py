@@ -71,21 +71,6 @@ def test_ranks_of_a_run_take_both(ok, session, tmp_path):
     assert "A100-SXM4-80GB at 1 GHz" in flat(ok("analyze", *paths, *DEVICE, "--clock", "1GHz"))
 
 
-def test_what_cannot_be_is_one_line(refused, session):
-    for options, message in (
-        (("--clock", "2GHz"), "2 GHz is above the highest clock of A100-SXM4-80GB, 1.41 GHz"),
-        (("--clock", "soon"), '--clock: "soon" is no clock: give one such as 1.5GHz, 1410MHz or 1.5e9'),
-        (("--precision", "fp8"), "A100-SXM4-80GB has no known fp8 matrix peak"),
-        (("--precision", "int8"), '--precision: "int8" is no precision'),
-    ):
-        for verb in (("analyze", session, *DEVICE), ("devices", "show", DEVICE[1])):
-            assert message in refused(*verb, *options)
-
-
-def test_a_clock_of_the_cpu_here_is_refused_before_it_is_calibrated(refused, session):
-    assert "measured at a clock that is not known" in refused("analyze", session, "--device", "cpu", "--clock", "2GHz")
-
-
 def test_devices_show_has_the_scaled_peaks(run):
     code, out, _ = run("devices", "show", "A100-SXM4-80GB", "--clock", "705MHz", "--precision", "tf32", "--json", "-")
     data = json.loads(out)

@@ -90,18 +90,3 @@ def test_reading_a_trace_can_be_interrupted(tmp_path, monkeypatch, run):
     assert (code, out) == (130, "")
     assert err == "rooflight: interrupted: nothing was left half-written\n"
     assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
-
-
-@pytest.mark.parametrize("name", ["missing.json.gz", "missing.json", "run.session", "report.sqlite", "run.nsys-rep"])
-def test_a_file_that_does_not_exist(run, name):
-    code, _, err = run("analyze", name)
-    assert (code, err.strip()) == (2, f"rooflight: no file {name}")
-
-
-def test_options_of_a_run_name_a_trace_as_a_trace(run, tmp_path):
-    path = tmp_path / "trace.json"
-    path.write_text('{"traceEvents": [{"ph": "X", "name": "aten::add", "cat": "cpu_op", "ts": 1, "dur": 2}]}')
-    for words, told in ((("--batch", "3"), "cannot run with other options"), (("--no-measure",), "cannot run again")):
-        code, _, err = run("analyze", str(path), *words)
-        assert code == 2
-        assert f"a trace {told}" in err
