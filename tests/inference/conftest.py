@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
+from toy_engine import Engine, engine_of
 
 from rooflight.inference import Profiler, ProfilerConfig, register_active_profiler, release_active_profiler
 
@@ -68,3 +69,30 @@ def bench(request, make) -> Bench:
     if request.param == "cpu":
         return make()
     return make(FakeDevice(), strict_sync=request.param == "device")
+
+
+@pytest.fixture
+def host(make) -> Bench:
+    """A profiler on the host's clock."""
+    return make()
+
+
+@pytest.fixture
+def prof(request, make) -> Profiler:
+    """The profiler of the test's ``bench`` or ``host``, or one of its own."""
+    for name in ("bench", "host"):
+        if name in request.fixturenames:
+            return request.getfixturevalue(name).profiler
+    return make().profiler
+
+
+@pytest.fixture
+def work(bench):
+    """What the program does: so many nanoseconds."""
+    return bench.work
+
+
+@pytest.fixture
+def engine(bench) -> Engine:
+    """A toy engine on the test's ``bench``."""
+    return engine_of(bench)

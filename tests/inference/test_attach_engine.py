@@ -17,8 +17,7 @@ from rooflight.inference import NullProfiler, Profiler
 from rooflight.inference.engines.mapping import Bucket, EngineMapping, LoopTest, Makes, Reads, Run, Shows, Step
 
 
-def test_runs_steps_buckets_and_facts_of_calls(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_runs_steps_buckets_and_facts_of_calls(bench, engine, prof):
     prof.attach_engine(engine, MAPPING)
     assert engine.serve(3) == [[7, 7]] * 3
     summary = bench.summary()
@@ -32,8 +31,7 @@ def test_runs_steps_buckets_and_facts_of_calls(bench):
     assert prof.results.samples.columns()["kv_length"].tolist() == [15, 16, 17]  # before each step
 
 
-def test_engine_is_as_before_after_detach(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_engine_is_as_before_after_detach(engine, prof):
     before, of_sampler = dict(vars(engine)), dict(vars(engine.sampler))
     prof.attach_engine(engine, MAPPING)
     assert {"serve", "step", "plan"} <= set(vars(engine))
@@ -49,8 +47,7 @@ def test_engine_is_as_before_after_detach(bench):
     assert vars(engine).keys() == before.keys()
 
 
-def test_exceptions_pass_and_end_step_and_run(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_exceptions_pass_and_end_step_and_run(bench, engine, prof):
     prof.attach_engine(engine, MAPPING)
     with pytest.raises(RuntimeError, match="out of memory"):
         engine.serve(20)
@@ -64,8 +61,7 @@ def test_exceptions_pass_and_end_step_and_run(bench):
     assert list(summary["problems"]) == ["a step ended by an exception: it is in the statistics"]
 
 
-def test_a_run_and_a_step_that_the_program_opened_stay_its_own(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_a_run_and_a_step_that_the_program_opened_stay_its_own(bench, engine, prof):
     prof.attach_engine(engine, MAPPING)
     with run_of(prof, bsz=5, label="mine"):
         engine.serve(2)
@@ -225,11 +221,10 @@ def test_drafts_are_read_across_calls_of_a_step(bench):
     assert summary["stats"]["tokens_total"] == 4
 
 
-def test_readers_that_fail_are_problems_and_the_engine_goes_on(bench):
+def test_readers_that_fail_are_problems_and_the_engine_goes_on(bench, engine, prof):
     def tokens(call):
         return call.result.nothing
 
-    engine, prof = engine_of(bench), bench.profiler
     mapping = EngineMapping(
         name="broken",
         methods={
@@ -266,8 +261,7 @@ def test_two_profilers_on_one_engine_leave_in_any_order(make):
         assert [bench.profiler.results.totals.steps for bench in benches] == ([2, 3] if first_out == 0 else [3, 2])
 
 
-def test_a_hook_that_somebody_wrapped_stays_and_only_calls_the_method(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_a_hook_that_somebody_wrapped_stays_and_only_calls_the_method(engine, prof):
     prof.attach_engine(engine, MAPPING)
     hooked = engine.step
     engine.step = lambda number: [*hooked(number)]
@@ -276,8 +270,7 @@ def test_a_hook_that_somebody_wrapped_stays_and_only_calls_the_method(bench):
     assert prof.results.totals.steps == 0
 
 
-def test_calls_in_another_thread_pass_untimed_and_are_noted(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_calls_in_another_thread_pass_untimed_and_are_noted(bench, engine, prof):
     other = []
 
     def plan():
@@ -299,8 +292,7 @@ def test_calls_in_another_thread_pass_untimed_and_are_noted(bench):
     assert engine.plan is plan  # an attribute of the engine's own is put back
 
 
-def test_runs_in_other_threads_one_after_the_other(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_runs_in_other_threads_one_after_the_other(engine, prof):
     prof.attach_engine(engine, MAPPING)
     for _ in range(2):
         thread = threading.Thread(target=engine.serve, args=(2,))
@@ -321,8 +313,7 @@ def test_copies_and_pickles_of_an_engine_have_their_own_methods(bench):
         assert other.decode.__func__ is Phases.decode
 
 
-def test_detach_inside_a_step_ends_it(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_detach_inside_a_step_ends_it(engine, prof):
     prof.attach_engine(engine, MAPPING)
     inner = engine.sampler
 

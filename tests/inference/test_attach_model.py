@@ -139,8 +139,7 @@ def test_every_leaf_is_in_the_one_bucket_it_belongs_to(family):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_step_is_the_same_with_hooks_and_the_model_as_before_without(make, family):
-    prof = make().profiler
+def test_a_step_is_the_same_with_hooks_and_the_model_as_before_without(prof, family):
     model = build(family)
     files = {type(module).__module__ for module in model.modules()}
     ropes = {file: getattr(sys.modules[file], "apply_rotary_pos_emb", None) for file in files}
@@ -169,8 +168,7 @@ def test_a_step_is_the_same_with_hooks_and_the_model_as_before_without(make, fam
     assert hooks(model) == before
 
 
-def test_calls_of_a_llama_by_hand(make):
-    prof = make().profiler
+def test_calls_of_a_llama_by_hand(prof):
     model = build("llama")
     prof.attach_model(model)
     step(prof, lambda: model(_IDS))
@@ -238,8 +236,7 @@ def test_times_by_bucket_are_exact_on_every_clock(bench):
 
 @pytest.mark.parametrize("error", [RuntimeError, StopIteration])
 @pytest.mark.parametrize("place", ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.act_fn", "lm_head"])
-def test_exceptions_leave_no_bucket_open(make, place, error):
-    prof = make().profiler
+def test_exceptions_leave_no_bucket_open(prof, place, error):
     model = build("llama")
     prof.attach_model(model)
 
@@ -258,8 +255,7 @@ def test_exceptions_leave_no_bucket_open(make, place, error):
     prof.detach()
 
 
-def test_attaching_twice_is_refused_and_changes_nothing(make):
-    prof = make().profiler
+def test_attaching_twice_is_refused_and_changes_nothing(prof):
     model = build("llama")
     prof.attach_model(model)
     before = hooks(model)
@@ -272,8 +268,7 @@ def test_attaching_twice_is_refused_and_changes_nothing(make):
     prof.detach()
 
 
-def test_a_draft_that_shares_the_targets_head_is_attached_beside_it(make):
-    prof = make().profiler
+def test_a_draft_that_shares_the_targets_head_is_attached_beside_it(prof):
     target, draft = build("llama"), build("llama", num_hidden_layers=1)
     draft.lm_head = target.lm_head
     prof.attach_model(target)
@@ -300,8 +295,7 @@ def test_two_profilers_detach_in_any_order(make, tmp_path):
     assert not any(hooks(model))
 
 
-def test_rope_of_a_model_that_is_not_attached_is_not_timed(make):
-    prof = make().profiler
+def test_rope_of_a_model_that_is_not_attached_is_not_timed(prof):
     model, other = build("llama"), build("llama")
     prof.attach_model(model)
     step(prof, lambda: other(_IDS))
@@ -338,8 +332,7 @@ class _InlineLora(nn.Linear):
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_lora_by_pefts_names(make, gated):
-    prof = make().profiler
+def test_lora_by_pefts_names(prof, gated):
     model = build("llama")
     for layer in model.model.layers:
         layer.self_attn.q_proj = _Lora(layer.self_attn.q_proj)
@@ -357,8 +350,7 @@ def test_lora_by_pefts_names(make, gated):
     assert not any(hooks(model))
 
 
-def test_a_model_of_unknown_names_is_timed_by_classes(make):
-    prof = make().profiler
+def test_a_model_of_unknown_names_is_timed_by_classes(prof):
     model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.ReLU(), nn.Linear(4, 4)))
     prof.attach_model(model)
     step(prof, lambda: model(torch.ones(1, 4)))
@@ -372,8 +364,7 @@ def test_a_model_of_unknown_names_is_timed_by_classes(make):
     prof.detach()
 
 
-def test_an_unknown_module_in_a_known_model_is_not_in_its_neighbours_bucket(make):
-    prof = make().profiler
+def test_an_unknown_module_in_a_known_model_is_not_in_its_neighbours_bucket(prof):
     model = build("llama")
     model.model.layers[0].self_attn.sparsity_indexer = nn.Linear(32, 32)
     prof.attach_model(model)
@@ -398,7 +389,7 @@ def test_names_are_added_in_one_line_and_once():
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(make, in_place):
+def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(prof, in_place):
     torch._dynamo.reset()
     graphs = []
 
@@ -406,7 +397,6 @@ def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(make, in_place):
         graphs.append(graph)
         return graph.forward
 
-    prof = make().profiler
     model = build("llama")
     layers = model.model.layers
     if in_place:
@@ -431,9 +421,8 @@ def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(make, in_place):
     torch._dynamo.reset()
 
 
-def test_a_model_compiled_after_it_was_attached_is_whole(make):
+def test_a_model_compiled_after_it_was_attached_is_whole(prof):
     torch._dynamo.reset()
-    prof = make().profiler
     model = nn.Sequential()
     model.add_module("fc1", nn.Linear(4, 4))
     model.add_module("fc2", nn.Linear(4, 4))

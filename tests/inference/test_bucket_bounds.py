@@ -283,9 +283,8 @@ def test_what_a_cache_can_explain_is_no_contradiction(make):
     assert text.endswith("its data can have come from a cache, where its bound is 0 s.")
 
 
-def test_the_rules_of_buckets_are_those_of_timed_steps(bench):
+def test_the_rules_of_buckets_are_those_of_timed_steps(bench, prof):
     """Nested, re-entered, overlapping, raising, and phases of the program's own."""
-    prof = bench.profiler
 
     def step() -> None:
         a, b = prof.cuda_bucket_timer("a"), prof.cuda_bucket_timer("b")
@@ -376,9 +375,8 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make):
     assert (2, 2, 5, 8) in shapes  # batch, heads, 5 cached tokens each
 
 
-def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch):
+def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch, prof):
     monkeypatch.setattr("rooflight.inference.recording.MOST_BOUNDED", 2)
-    prof = bench.profiler
     with run_of(prof):
         for batch, ns in ((1, 10), (2, 30), (3, 20)):
             with prof.step_timing_ctx():
@@ -394,8 +392,7 @@ def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkey
     assert reasons == {1: "no step of batch 1 with a KV length up to 4 was recorded", 2: None, 3: None}
 
 
-def test_hostile_use(bench, tmp_path):
-    prof = bench.profiler
+def test_hostile_use(bench, tmp_path, prof):
     model = llama()
     with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not str"):
         prof.add_bounds("llama", HERE)

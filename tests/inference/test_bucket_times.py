@@ -28,8 +28,7 @@ def inclusive(summary, domain="model"):
     return {name: round(row["inclusive_ms"] / NS) for name, row in rows(summary, domain).items() if name[0] != "("}
 
 
-def test_nested_buckets_count_once(bench):
-    prof, work = bench.profiler, bench.work
+def test_nested_buckets_count_once(bench, prof, work):
     with run_of(prof, bsz=2), prof.step_timing_ctx():
         work(1)
         with cuda_bucket_timer("attn.qkv_proj"):
@@ -50,8 +49,7 @@ def test_nested_buckets_count_once(bench):
     assert summary["unattributed_engine_ms"] == pytest.approx(111_111 * NS)  # the other domain saw none of it
 
 
-def test_a_bucket_that_is_reentered(bench):
-    prof, work = bench.profiler, bench.work
+def test_a_bucket_that_is_reentered(bench, prof, work):
     with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("norm"):
         work(1)
         with cuda_bucket_timer("norm"):
@@ -67,8 +65,7 @@ def test_a_bucket_that_is_reentered(bench):
     assert rows(summary)["norm"]["calls_per_step"] == 3
 
 
-def test_overlapping_buckets(bench):
-    prof, work = bench.profiler, bench.work
+def test_overlapping_buckets(bench, prof, work):
     with run_of(prof), prof.step_timing_ctx():
         a, b = cuda_bucket_timer("a"), cuda_bucket_timer("b")
         a.__enter__()
@@ -92,8 +89,7 @@ def fail(work, nanoseconds):
     raise KeyError
 
 
-def test_a_bucket_that_raises(bench):
-    prof, work = bench.profiler, bench.work
+def test_a_bucket_that_raises(bench, prof, work):
     with run_of(prof):
         with prof.step_timing_ctx():
             with pytest.raises(KeyError), cuda_bucket_timer("embed"), cuda_bucket_timer("norm"):
@@ -115,8 +111,7 @@ def test_a_bucket_that_raises(bench):
     assert any("ended by an exception" in problem for problem in summary["problems"])
 
 
-def test_domains_divide_the_step_each_by_itself(bench):
-    prof, work = bench.profiler, bench.work
+def test_domains_divide_the_step_each_by_itself(bench, prof, work):
     with run_of(prof), prof.step_timing_ctx():
         with cpu_bucket_timer("decode"):
             work(1)
@@ -136,8 +131,7 @@ def test_domains_divide_the_step_each_by_itself(bench):
     assert summary["unattributed_engine_ms"] == pytest.approx(16 * NS)
 
 
-def test_domains_that_overlap_each_other(bench):
-    prof, work = bench.profiler, bench.work
+def test_domains_that_overlap_each_other(bench, prof, work):
     with run_of(prof), prof.step_timing_ctx():
         engine, model = cpu_bucket_timer("decode"), cuda_bucket_timer("embed")
         engine.__enter__()
@@ -152,8 +146,7 @@ def test_domains_that_overlap_each_other(bench):
     assert summary["buckets_engine_avg_ms"] == ms({"decode": 3})
 
 
-def test_canonical_buckets_come_in_their_order_and_others_by_time(bench):
-    prof, work = bench.profiler, bench.work
+def test_canonical_buckets_come_in_their_order_and_others_by_time(bench, prof, work):
     with run_of(prof), prof.step_timing_ctx():
         for name, nanoseconds in (("lm_head", 1), ("small", 2), ("embed", 4), ("large", 8), ("never", 0)):
             with cuda_bucket_timer(name):
@@ -165,8 +158,7 @@ def test_canonical_buckets_come_in_their_order_and_others_by_time(bench):
     assert rows(summary)["never"]["exclusive_ms"] == 0
 
 
-def test_a_bucket_left_open_is_closed_with_its_step_and_spoils_no_other(bench):
-    prof, work = bench.profiler, bench.work
+def test_a_bucket_left_open_is_closed_with_its_step_and_spoils_no_other(bench, prof, work):
     with run_of(prof):
         with prof.step_timing_ctx():
             left = cuda_bucket_timer("embed")
@@ -188,8 +180,7 @@ def test_a_bucket_left_open_is_closed_with_its_step_and_spoils_no_other(bench):
                                    "no step of a run has tokens: call set_step_tokens() in each": 1}  # fmt: skip
 
 
-def test_a_bucket_in_another_thread_is_named_and_does_no_harm(bench):
-    prof, work = bench.profiler, bench.work
+def test_a_bucket_in_another_thread_is_named_and_does_no_harm(bench, prof, work):
 
     def elsewhere():
         for _ in range(3):
@@ -207,8 +198,7 @@ def test_a_bucket_in_another_thread_is_named_and_does_no_harm(bench):
     assert summary["problems"][text] == 3
 
 
-def test_a_step_may_run_in_any_thread(bench):
-    prof, work = bench.profiler, bench.work
+def test_a_step_may_run_in_any_thread(bench, prof, work):
 
     def step():
         with prof.step_timing_ctx(), cuda_bucket_timer("embed"):
@@ -221,8 +211,7 @@ def test_a_step_may_run_in_any_thread(bench):
     assert bench.summary()["buckets_model_avg_ms"] == ms({"embed": 5})
 
 
-def test_names_without_end_share_one_bucket(bench):
-    prof, work = bench.profiler, bench.work
+def test_names_without_end_share_one_bucket(bench, prof, work):
     with run_of(prof):
         for number in range(2000):
             with prof.step_timing_ctx(), cuda_bucket_timer(f"request {number}"):
@@ -236,8 +225,7 @@ def test_names_without_end_share_one_bucket(bench):
 
 
 @pytest.mark.parametrize("label", [None, 3, "", ["a list"], b"bytes"])
-def test_what_is_no_name_gets_no_timer(bench, label):
-    prof, work = bench.profiler, bench.work
+def test_what_is_no_name_gets_no_timer(bench, label, prof, work):
     with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer(label), cpu_bucket_timer(label):
         work(5)
     summary = bench.summary()

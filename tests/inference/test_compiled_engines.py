@@ -11,7 +11,7 @@ from rooflight.inference import attention_compute_timer, cpu_bucket_timer, cuda_
 
 
 @pytest.mark.parametrize("fullgraph", [True, False])
-def test_a_compiled_step_is_one_graph_compiled_once(make, fullgraph):
+def test_a_compiled_step_is_one_graph_compiled_once(prof, fullgraph):
     torch._dynamo.reset()
     counter = CompileCounter()
 
@@ -24,7 +24,6 @@ def test_a_compiled_step_is_one_graph_compiled_once(make, fullgraph):
         with cpu_bucket_timer("sampler"):
             return x * 3
 
-    prof = make().profiler
     assert step(torch.ones(3)).tolist() == [12, 12, 12]  # (1 + 1) * 2 * 3, before a step is measured
     with run_of(prof, bsz=1):
         for _ in range(3):
@@ -36,10 +35,9 @@ def test_a_compiled_step_is_one_graph_compiled_once(make, fullgraph):
     torch._dynamo.reset()
 
 
-def test_what_runs_eagerly_around_a_compiled_part_is_timed(make):
+def test_what_runs_eagerly_around_a_compiled_part_is_timed(prof):
     torch._dynamo.reset()
     inner = torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)
-    prof = make().profiler
     with run_of(prof, bsz=1), prof.step_timing_ctx():
         for _ in range(2):
             with cuda_bucket_timer("mlp.act"):

@@ -96,8 +96,7 @@ def test_steps_of_unknown_or_too_small_length_have_a_bin(make):
     assert found["bins"][-1] == {"key": UNBINNED, "range": [None, None]}
 
 
-def test_buckets_by_batch_and_kv_length(bench):
-    prof = bench.profiler
+def test_buckets_by_batch_and_kv_length(bench, prof):
     for batch, length, nanoseconds in ((1, 10, 1), (1, 600, 2), (8, 10, 4), (1, 10, 8)):
         with run_of(prof, bsz=batch), prof.step_timing_ctx():
             with prof.cuda_bucket_timer("attn.compute"):
@@ -114,8 +113,7 @@ def test_buckets_by_batch_and_kv_length(bench):
     assert all(each["unattributed_ms"] * MS == pytest.approx(100) for each in splits)
 
 
-def test_splits_have_the_order_of_the_other_tables(bench):
-    prof = bench.profiler
+def test_splits_have_the_order_of_the_other_tables(bench, prof):
     with run_of(prof, bsz=1), prof.step_timing_ctx():
         for name in ("short", "lm_head", "long", "attn.compute", "embed"):
             with prof.cuda_bucket_timer(name):
@@ -170,10 +168,9 @@ def test_more_lengths_than_the_batch_has_sequences_are_named(bench):
 
 
 @pytest.mark.parametrize("value", [-1, float("nan"), float("inf"), 1.5, "3", [1, 2], 10**400, True, torch.ones(2), {}])
-def test_tokens_that_cannot_be_are_unknown(bench, value):
+def test_tokens_that_cannot_be_are_unknown(bench, value, prof):
     with pytest.raises((ValueError, TypeError)):
         token_count(value)
-    prof = bench.profiler
     with run_of(prof):
         for tokens in (value, 5):
             with prof.step_timing_ctx():
@@ -208,8 +205,7 @@ def test_steps_of_no_time_divide_by_nothing(bench):
     assert summary["buckets"]["model"][0]["share"] is None
 
 
-def test_a_length_is_read_when_it_is_set(bench):
-    prof = bench.profiler
+def test_a_length_is_read_when_it_is_set(bench, prof):
     for lengths in ([1, 1], np.array([1, 1]), torch.tensor([1, 1])):
         with run_of(prof), prof.step_timing_ctx():
             prof.set_step_seq_len(lengths)

@@ -57,9 +57,7 @@ def batch(model, **changes: object):
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "paged|eager"])
-def test_steps_of_a_batch_by_hand(make, model, attention):
-    bench = make()
-    prof = bench.profiler
+def test_steps_of_a_batch_by_hand(host, model, attention, prof):
     model.set_attn_implementation(attention)
     plain = tokens_of(batch(model))
     before = set(vars(model))
@@ -67,7 +65,7 @@ def test_steps_of_a_batch_by_hand(make, model, attention):
     assert tokens_of(batch(model)) == plain
     prof.detach()
     assert set(vars(model)) == before
-    summary = bench.summary()
+    summary = host.summary()
     assert not summary["problems"]
     (run,) = summary["runs"]
     assert run["meta"]["label"] == "continuous batching"
@@ -122,10 +120,8 @@ def test_warm_up_runs_and_later_ones(make, model):
     assert not prof.problems.counts
 
 
-def test_a_manager_that_waits_for_requests(make, model):
+def test_a_manager_that_waits_for_requests(host, model, prof):
     """Passes with nothing to do are no steps."""
-    bench = make()
-    prof = bench.profiler
     manager = model.init_continuous_batching(
         generation_config=_GREEDY, continuous_batching_config=settings(allow_block_sharing=False)
     )
@@ -143,7 +139,7 @@ def test_a_manager_that_waits_for_requests(make, model):
     prof.detach()
     assert set(vars(manager)) - before == {"current_batch"}  # its own
     assert "put" not in vars(manager.input_queue)
-    summary = bench.summary()
+    summary = host.summary()
     assert summary["other_phases"]["prefill"]["steps"] == 4  # 5, 3, and 8 and 3 of 11
     assert summary["stats"]["steps"] == 9  # three more tokens for each
     assert summary["stats"]["tokens_total"] == 9
@@ -151,9 +147,7 @@ def test_a_manager_that_waits_for_requests(make, model):
     assert not summary["problems"]
 
 
-def test_requests_that_are_cancelled_end(make, model):
-    bench = make()
-    prof = bench.profiler
+def test_requests_that_are_cancelled_end(model, prof):
     manager = model.init_continuous_batching(generation_config=_GREEDY, continuous_batching_config=settings())
     prof.attach_engine(manager)
     manager.start()
@@ -174,9 +168,7 @@ def test_requests_that_are_cancelled_end(make, model):
     assert 2 in tokens
 
 
-def test_generate_and_continuous_batching_of_one_model(make, model):
-    bench = make()
-    prof = bench.profiler
+def test_generate_and_continuous_batching_of_one_model(model, prof):
     prof.attach_engine(model)
     model.generate(torch.tensor(_PROMPTS[:1]), max_new_tokens=3, do_sample=False, eos_token_id=None)
     batch(model)

@@ -46,9 +46,8 @@ def kept(prof) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampling"])
-def test_greedy_and_sampling_by_hand(make, family, sampled):
-    bench = make()
-    prof, model = bench.profiler, build(family)
+def test_greedy_and_sampling_by_hand(host, family, sampled):
+    prof, model = host.profiler, build(family)
     before, hooks = set(vars(model)), len(model._forward_hooks)
     settings = {"do_sample": sampled, "eos_token_id": None, "temperature": 0.7} if sampled else {"eos_token_id": None}
     plain = generated(model, **settings)
@@ -57,7 +56,7 @@ def test_greedy_and_sampling_by_hand(make, family, sampled):
     prof.detach()
     assert set(vars(model)) == before
     assert len(model._forward_hooks) == hooks
-    summary = bench.summary()
+    summary = host.summary()
     (run,) = summary["runs"]
     assert (run["meta"]["label"], run["meta"]["bsz"]) == ("generate", 2)
     assert (run["stats"]["steps"], run["stats"]["tokens_total"]) == (7, 14)  # the first token is the prefill's
@@ -75,9 +74,8 @@ def test_greedy_and_sampling_by_hand(make, family, sampled):
     assert not summary["problems"]
 
 
-def test_sequences_that_are_finished_get_no_tokens(make):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_sequences_that_are_finished_get_no_tokens(host):
+    prof, model = host.profiler, build()
     free = generated(model, eos_token_id=None)[:, 6:]
     end = int(next(token for token in free[0] if token not in free[1]))  # the first sequence ends there
     model.generation_config.eos_token_id = end
@@ -112,9 +110,7 @@ def test_each_sequence_is_a_request(tmp_path):
     prof.save_all()
 
 
-def test_an_encoder_runs_before_the_prefill(make):
-    bench = make()
-    prof = bench.profiler
+def test_an_encoder_runs_before_the_prefill(prof):
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     model = transformers.T5ForConditionalGeneration(
@@ -141,9 +137,8 @@ def test_tokens_of_sequences_on_a_device_are_counted_there():
     assert [each.shape for each in counted] == [()] * 3
 
 
-def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(host):
+    prof, model = host.profiler, build()
     settings = {"do_sample": True, "num_return_sequences": 3, "eos_token_id": None}
     plain = generated(model, **settings)
     embeds = model.get_input_embeddings()(_IDS)
@@ -151,7 +146,7 @@ def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):
     prof.attach_engine(model)
     assert torch.equal(generated(model, **settings), plain)
     assert torch.equal(generated(model, None, inputs_embeds=embeds, eos_token_id=None), of_embeds)
-    first, second = bench.summary()["runs"]
+    first, second = host.summary()["runs"]
     assert (first["meta"]["bsz"], first["stats"]["tokens_total"]) == (6, 42)
     assert (second["meta"]["bsz"], second["stats"]["tokens_total"]) == (2, 14)
     assert prof.results.samples.columns()["kv_length"].tolist() == [0, *range(6, 13)] * 2
@@ -170,9 +165,8 @@ def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(make):
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_other_ways_to_generate_give_the_same_with_hooks(make, settings):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_other_ways_to_generate_give_the_same_with_hooks(host, settings):
+    prof, model = host.profiler, build()
     plain = generated(model, **settings)
     prof.attach_engine(model)
     with torch.inference_mode():
@@ -182,7 +176,7 @@ def test_other_ways_to_generate_give_the_same_with_hooks(make, settings):
         assert all(torch.equal(*pair) for pair in zip(found.scores, plain.scores, strict=True))
         found, plain = found.sequences, plain.sequences
     assert torch.equal(found, plain)
-    summary = bench.summary()
+    summary = host.summary()
     assert summary["stats"]["steps"] == 7
     assert summary["other_phases"]["prefill"]["steps"] == 1
     if "num_beams" in settings:  # which tokens stay is known at the end
@@ -256,27 +250,25 @@ def test_drafts_of_the_prompt_and_of_the_models_own_first_layers(make):
     assert "decode" not in calls
 
 
-def test_a_draft_that_is_attached_too_makes_no_steps_in_steps_of_the_target(make):
-    bench = make()
-    prof, model, draft = bench.profiler, build(), build()
+def test_a_draft_that_is_attached_too_makes_no_steps_in_steps_of_the_target(host):
+    prof, model, draft = host.profiler, build(), build()
     plain = generated(model, _IDS[:1], assistant_model=draft, eos_token_id=None)
     prof.attach_engine(model)
     prof.attach_engine(draft)
     assert torch.equal(generated(model, _IDS[:1], assistant_model=draft, eos_token_id=None), plain)
-    summary = bench.summary()
+    summary = host.summary()
     (run,) = summary["runs"]
     tokens = run["stats"]["tokens_total"] + run["other_phases"]["prefill"]["tokens_total"]
     assert tokens == 8
 
 
-def test_models_and_engines_attached_together_share_steps(make):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_models_and_engines_attached_together_share_steps(host):
+    prof, model = host.profiler, build()
     plain = generated(model)
     prof.attach_model(model)
     prof.attach_engine(model)
     assert torch.equal(generated(model), plain)
-    summary = bench.summary()
+    summary = host.summary()
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["model"]}
     assert (calls["lm_head"], calls["attn.compute"]) == (1, 2)
     prof.detach()
@@ -296,9 +288,8 @@ class _Stops(transformers.LogitsProcessor):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(make, at):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(host, at):
+    prof, model = host.profiler, build()
     plain = generated(model)
     prof.attach_engine(model)
     with pytest.raises(KeyboardInterrupt if at == 3 else RuntimeError):
@@ -306,7 +297,7 @@ def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(make, at):
     assert not prof.in_run
     assert not prof.step.is_open
     assert torch.equal(generated(model), plain)
-    summary = bench.summary()
+    summary = host.summary()
     first, second = summary["runs"]
     assert first["stats"]["steps"] + first["other_phases"]["prefill"]["steps"] == at
     assert first["meta"]["steps_raised"] == 1
@@ -315,9 +306,8 @@ def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(make, at):
     assert "generate" not in vars(model)
 
 
-def test_calls_outside_of_generate_are_not_touched(make):
-    bench = make()
-    prof, model = bench.profiler, build()
+def test_calls_outside_of_generate_are_not_touched(host):
+    prof, model = host.profiler, build()
     plain = model(_IDS).logits
     prof.attach_engine(model)
     assert torch.equal(model(_IDS).logits, plain)

@@ -102,8 +102,7 @@ def test_mappings_are_found_by_class_and_refuse_duplicates(bench):
         del engine_mappings._known["by class"], engine_mappings._by_class[name]
 
 
-def test_an_engine_is_attached_once(bench):
-    engine, prof = engine_of(bench), bench.profiler
+def test_an_engine_is_attached_once(bench, engine, prof):
     prof.attach_engine(engine, MAPPING)
     with pytest.raises(ValueError, match="this Engine is attached already: detach\\(\\) first"):
         prof.attach_engine(engine, MAPPING)

@@ -65,10 +65,9 @@ def test_an_object_that_holds_itself_ends():
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text", "gpt2", "gpt_bigcode", "falcon", "bloom", "qwen3_moe"])
-def test_each_step_tells_its_cache(make, family):
+def test_each_step_tells_its_cache(host, prof, family):
     assert family in FAMILIES
-    bench = make()
-    prof, model = bench.profiler, build(family)
+    model = build(family)
     ids = torch.ones((2, 3), dtype=torch.int64)
     with torch.inference_mode():
         cache = model(input_ids=ids, use_cache=True).past_key_values
@@ -83,19 +82,17 @@ def test_each_step_tells_its_cache(make, family):
                     model(input_ids=ids[:, :1], past_key_values=cache, use_cache=True)
     assert expected == sorted(expected)
     assert expected[0] < expected[-1]
-    summary = bench.summary()
+    summary = host.summary()
     assert summary["kv_cache"] == {
         "steps": 3, "mean_bytes": sum(expected) / 3, "max_bytes": expected[-1], "last_bytes": expected[-1]
     }  # fmt: skip
     assert summary["runs"][0]["kv_cache"] == summary["kv_cache"]
     rows = [line.split(",") for line in (prof.out_dir / "steps.csv").read_text().splitlines()]
     assert [int(row[rows[0].index("kv_cache_bytes")]) for row in rows[1:]] == expected
-    assert "KV cache" in bench.report()
+    assert "KV cache" in host.report()
 
 
-def test_bytes_are_those_of_their_own_step(make):
-    bench = make()
-    prof = bench.profiler
+def test_bytes_are_those_of_their_own_step(host, prof):
     with run_of(prof, bsz=1):
         for told in (10, None, 30, "broken"):
             with prof.step_timing_ctx():
@@ -105,7 +102,7 @@ def test_bytes_are_those_of_their_own_step(make):
         prof.set_step_kv_cache(5)  # outside of steps
     with run_of(prof, bsz=1), prof.step_timing_ctx():
         prof.set_step_tokens(1)
-    summary = bench.summary()
+    summary = host.summary()
     assert summary["kv_cache"] == {"steps": 2, "mean_bytes": 20.0, "max_bytes": 30, "last_bytes": 30}
     assert summary["runs"][1]["kv_cache"] is None
     assert any(text.startswith("set_step_kv_cache: no tensor in a str") for text in summary["problems"])
@@ -161,13 +158,13 @@ def test_memory_of_the_host_grows_with_what_is_held(make):
 
 def test_without_counters_memory_is_unknown(make, monkeypatch):
     monkeypatch.setattr("rooflight.inference.clocks.host_memory", lambda: None)
-    bench = make()
-    bench.profiler.begin_run(bsz=1)
-    bench.profiler.end_run()
-    summary = bench.summary()
+    host = make()
+    with run_of(host.profiler, bsz=1):
+        pass
+    summary = host.summary()
     assert summary["memory"] is None
     assert summary["runs"][0]["memory"] is None
-    assert "resident" not in bench.report()
+    assert "resident" not in host.report()
 
 
 @given(st.lists(st.lists(st.integers(0, 1 << 50), max_size=5), max_size=4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import tracemalloc
 
 import pytest
@@ -14,9 +15,40 @@ from rooflight.inference.serving import GAP_COLUMNS, REQUEST_COLUMNS
 from rooflight.inference.sums import Reservoir
 
 
-@pytest.mark.parametrize("kind", ["cpu", "device"])
-def test_steps_leave_nothing_behind(make, kind, monkeypatch):
+def grown(work, *, warm, first, then):
+    """Bytes that the later work left behind, after as much that fills what is kept."""
+    work(warm)
+    tracemalloc.start()
+    try:
+        sizes = []
+        for count in (first, then):
+            work(count)
+            gc.collect()
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    return sizes[1] - sizes[0]
+
+
+@pytest.fixture
+def small_reservoirs(monkeypatch):
     monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
+
+
+@pytest.fixture
+def small_log(monkeypatch):
+    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
+
+
+def keep_50_requests(prof):
+    prof.requests.ended, prof.requests.gaps = (
+        Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
+    )
+
+
+@pytest.mark.usefixtures("small_reservoirs")
+@pytest.mark.parametrize("kind", ["cpu", "device"])
+def test_steps_leave_nothing_behind(make, kind):
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
     with run_of(prof, bsz=1):
@@ -29,28 +61,16 @@ def test_steps_leave_nothing_behind(make, kind, monkeypatch):
                     prof.set_step_seq_len(number * 61 % 20_000)  # every bin from the first steps on
                     prof.set_step_tokens(1)
                 bench.catch_up()
-            gc.collect()
 
-        steps(640)  # steps are taken 32 at a time: none is waiting at either look
-        tracemalloc.start()
-        try:
-            steps(320)
-            before = tracemalloc.get_traced_memory()[0]
-            steps(5120)
-            after = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-        assert after - before < 2000
+        # steps are taken 32 at a time: none is waiting at either look
+        assert grown(steps, warm=640, first=320, then=5120) < 2000
     assert prof.results.totals.steps == 6080
     assert prof.results.samples.kept == 100
 
 
-def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
-    prof = make().profiler
-    prof.requests.ended, prof.requests.gaps = (
-        Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
-    )
+@pytest.mark.usefixtures("small_reservoirs")
+def test_drafts_and_requests_leave_nothing_behind(prof):
+    keep_50_requests(prof)
     with run_of(prof, bsz=2):
 
         def steps(count):
@@ -62,25 +82,15 @@ def test_drafts_and_requests_leave_nothing_behind(make, monkeypatch):
                     prof.set_step_tokens(number % 5 + 4)
                 prof.request_tokens(number, 3)
                 prof.end_request(number)
-            gc.collect()
 
-        steps(640)
-        tracemalloc.start()
-        try:
-            steps(320)
-            before = tracemalloc.get_traced_memory()[0]
-            steps(5120)
-            after = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
-        assert after - before < 2000
+        assert grown(steps, warm=640, first=320, then=5120) < 2000
     assert prof.results.speculation.data().rounds == 2 * 6080
     assert (prof.requests.ended.seen, prof.requests.ended.kept, prof.requests.unfinished) == (6080, 50, 0)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "device"])
-def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
-    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
+@pytest.mark.usefixtures("small_log")
+def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind):
     bench = make(FakeDevice() if kind == "device" else None, strict_sync=False)
     prof = bench.profiler
     with run_of(prof, bsz=1):
@@ -101,26 +111,26 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind, monkeypatch):
     assert "bucket was not timed" in bench.report()
 
 
-def test_steps_of_many_buckets_are_read_before_the_log_is_full(make, monkeypatch):
-    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
+@pytest.mark.usefixtures("small_log")
+def test_steps_of_many_buckets_are_read_before_the_log_is_full(monkeypatch, make):
     monkeypatch.setattr("rooflight.inference.step._NOTES", 500)
-    bench = make()
-    prof = bench.profiler
+    host = make()
+    prof = host.profiler
     with run_of(prof, bsz=1):
         for _ in range(100):
             with prof.step_timing_ctx():
                 for _ in range(400):  # 802 notes: more than two steps would not fit
                     with cuda_bucket_timer("embed"):
-                        bench.work(1000)
-    summary = bench.summary()
+                        host.work(1000)
+    summary = host.summary()
     assert summary["buckets_model_avg_ms"]["embed"] == pytest.approx(0.4)
     assert not [text for text in summary["problems"] if "not timed" in text]
 
 
-def runs_with_requests(bench, count, *, first=0):
+def runs_with_requests(bench, count, names):
     """Each has a step of 5 ms, and a request that gets its token 7 ms after it came; 3 ms are between two."""
     prof = bench.profiler
-    for number in range(first, first + count):
+    for number in itertools.islice(names, count):
         with run_of(prof, bsz=1, label="served"):
             prof.begin_request(number, prompt_tokens=4)
             bench.work(2_000_000)
@@ -134,11 +144,11 @@ def runs_with_requests(bench, count, *, first=0):
         bench.work(3_000_000)
 
 
-def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
+def test_runs_after_the_first_ones_share_their_sums(monkeypatch, make):
     monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 3)
-    bench = make()
-    runs_with_requests(bench, 8)
-    summary = bench.summary()
+    host = make()
+    runs_with_requests(host, 8, itertools.count())
+    summary = host.summary()
     assert (len(summary["runs"]), summary["runs_left_out"]) == (3, 5)
     assert summary["stats"]["steps"] == 8
     assert summary["wall"]["host_steps_ms"] == 40
@@ -149,28 +159,16 @@ def test_runs_after_the_first_ones_share_their_sums(make, monkeypatch):
     assert serving["ttft_ms"] == {"p50": 7, "p90": 7, "p99": 7, "mean": 7, "n": 8}
     assert serving["by_label"] == {}
     assert summary["memory"] is not None
-    assert "The first 3 runs are shown one by one; 5 more are in all other figures" in bench.report()
-    assert "8 measured of 10 planned" in bench.report()
+    assert "The first 3 runs are shown one by one; 5 more are in all other figures" in host.report()
+    assert "8 measured of 10 planned" in host.report()
 
 
+@pytest.mark.usefixtures("small_reservoirs")
 def test_runs_leave_nothing_behind(make, monkeypatch):
     monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 10)
-    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
-    bench = make()
-    prof = bench.profiler
-    prof.requests.ended, prof.requests.gaps = (
-        Reservoir((*columns, "group"), 50) for columns in (REQUEST_COLUMNS, GAP_COLUMNS)
-    )
-    runs_with_requests(bench, 150)
-    tracemalloc.start()
-    try:
-        runs_with_requests(bench, 50, first=150)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        runs_with_requests(bench, 1000, first=200)
-        gc.collect()
-        after = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert after - before < 100_000  # runs that are kept take 5,700 B each; Python's free lists fill up
-    assert prof.results.totals.steps == 1200
+    host = make()
+    keep_50_requests(host.profiler)
+    names = itertools.count()
+    # runs that are kept take 5,700 B each; Python's free lists fill up
+    assert grown(lambda runs: runs_with_requests(host, runs, names), warm=150, first=50, then=1000) < 100_000
+    assert host.profiler.results.totals.steps == 1200

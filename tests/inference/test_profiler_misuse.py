@@ -22,8 +22,7 @@ def step(prof):
         prof.set_step_tokens(1)
 
 
-def test_calls_in_the_wrong_order_are_named(make):
-    prof = make().profiler
+def test_calls_in_the_wrong_order_are_named(prof):
     prof.end_run()
     step(prof)
     prof.begin_run(bsz=1)
@@ -46,16 +45,14 @@ def test_calls_in_the_wrong_order_are_named(make):
     ]
 
 
-def test_end_run_inside_a_step(make):
-    bench = make()
-    prof = bench.profiler
+def test_end_run_inside_a_step(host, prof):
     prof.begin_run()
     step(prof)
     with prof.step_timing_ctx(), cuda_bucket_timer("embed"):
-        bench.work(1000)
+        host.work(1000)
         prof.end_run()
     with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("norm"):
-        bench.work(7)
+        host.work(7)
     assert [run.stats.steps for run in prof.results.runs] == [1, 1]
     assert prof.results.totals.time_ns == 7
     assert prof.results.totals.buckets["model"].exclusive_ns["norm"] == 7
@@ -63,8 +60,7 @@ def test_end_run_inside_a_step(make):
 
 
 @pytest.mark.parametrize("batch", [0, -1, 1.5, float("nan"), "8", [4]])
-def test_a_batch_that_cannot_be_is_unknown(make, batch):
-    prof = make().profiler
+def test_a_batch_that_cannot_be_is_unknown(prof, batch):
     with run_of(prof, bsz=batch):
         step(prof)
     known = batch == [4]
@@ -172,15 +168,13 @@ def test_arguments_that_json_does_not_have(tmp_path):
     assert (found["odd"], found["nan"], found["large"], found["set"]) == ("<Odd>", None, str(10**30), [1])
 
 
-def test_hostile_labels_show_as_they_are(make):
-    bench = make()
-    prof = bench.profiler
+def test_hostile_labels_show_as_they_are(host, prof):
     run = run_of(prof, bsz=1, label="[x](javascript:1)\n| a |\x1b[2J")
     with run, prof.step_timing_ctx(), cuda_bucket_timer("<script>|\u202e"):
-        bench.work(1)
-    summary = bench.summary()
+        host.work(1)
+    summary = host.summary()
     assert list(summary["others_detail"]["model"]) == ["<script>|\u202e"]
-    report = bench.report()
+    report = host.report()
     assert "\x1b" not in report
     assert "\u202e" not in report
     assert "<script>" not in report
@@ -200,8 +194,7 @@ raise SystemExit(3)
     assert json.loads((tmp_path / "x" / "summary.json").read_text())["stats"]["steps"] == 1
 
 
-def test_problems_without_end_are_counted(make):
-    prof = make().profiler
+def test_problems_without_end_are_counted(prof):
     with run_of(prof):
         for number in range(1000):
             with prof.step_timing_ctx():
@@ -210,9 +203,7 @@ def test_problems_without_end_are_counted(make):
     assert sum(prof.problems.counts.values()) == 1001  # and one for the run without tokens
 
 
-def test_an_error_inside_the_profiler_does_not_reach_the_engine(make, monkeypatch):
-    bench = make()
-    prof = bench.profiler
+def test_an_error_inside_the_profiler_does_not_reach_the_engine(monkeypatch, prof):
     with run_of(prof):
         step(prof)
 

@@ -20,8 +20,7 @@ def ended(prof):
     return [dict(zip(columns, row, strict=True)) for row in zip(*(c.tolist() for c in columns.values()), strict=True)]
 
 
-def test_a_request(bench):
-    prof = bench.profiler
+def test_a_request(bench, prof):
     with run_of(prof, bsz=1):
         bench.work(5)
         prof.begin_request("a", prompt_tokens=512)
@@ -67,8 +66,7 @@ def test_requests_of_warm_up_runs_are_not_measured(make):
     assert prof.problems.counts == {}
 
 
-def test_no_tokens_are_no_delivery(bench):
-    prof = bench.profiler
+def test_no_tokens_are_no_delivery(bench, prof):
     prof.begin_run()
     prof.begin_request(0)
     bench.work(10)
@@ -81,8 +79,7 @@ def test_no_tokens_are_no_delivery(bench):
 
 
 @pytest.mark.parametrize("tokens", [-1, float("nan"), 1.5, "3", None, [1, 2], True])
-def test_deliveries_that_cannot_be(make, tokens):
-    prof = make().profiler
+def test_deliveries_that_cannot_be(prof, tokens):
     prof.begin_run()
     prof.begin_request("a", prompt_tokens=tokens)
     prof.request_tokens("a", tokens)
@@ -93,8 +90,7 @@ def test_deliveries_that_cannot_be(make, tokens):
     assert tokens is None or any(problem.startswith("begin_request: prompt of") for problem in prof.problems.counts)
 
 
-def test_calls_in_the_wrong_order_are_named(make):
-    prof = make().profiler
+def test_calls_in_the_wrong_order_are_named(prof):
     prof.begin_request("early")
     prof.request_tokens("early")
     prof.begin_run()
@@ -122,8 +118,7 @@ def test_calls_in_the_wrong_order_are_named(make):
     none.end_request("a")
 
 
-def test_a_clock_that_fails_does_not_reach_the_engine(make, monkeypatch):
-    prof = make().profiler
+def test_a_clock_that_fails_does_not_reach_the_engine(prof, monkeypatch):
     prof.begin_run()
     prof.begin_request("a")
 
@@ -139,9 +134,8 @@ def test_a_clock_that_fails_does_not_reach_the_engine(make, monkeypatch):
     }
 
 
-def test_open_requests_are_bounded(make, monkeypatch):
+def test_open_requests_are_bounded(prof, monkeypatch):
     monkeypatch.setattr("rooflight.inference.serving.MOST_OPEN", 3)
-    prof = make().profiler
     prof.begin_run()
     for number in range(10):
         prof.begin_request(number)
@@ -149,8 +143,7 @@ def test_open_requests_are_bounded(make, monkeypatch):
     assert any("requests are open" in problem for problem in prof.problems.counts)
 
 
-def test_requests_from_several_threads(make):
-    prof = make().profiler
+def test_requests_from_several_threads(prof):
     prof.begin_run()
 
     def serve(first):

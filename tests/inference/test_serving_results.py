@@ -27,8 +27,7 @@ def serve(bench, deliveries, *, then_ms=0):
     prof.end_request(name)
 
 
-def test_every_number_by_hand(bench):
-    prof = bench.profiler
+def test_every_number_by_hand(bench, prof):
     bench.work(77 * MS)
     with run_of(prof, bsz=1):
         serve(bench, [(100, 1), (10, 1), (20, 3)])  # TPOT 30 / 4 = 7.5
@@ -96,14 +95,12 @@ def test_goodput(make, objectives, met):
     assert "Objectives: " in bench.report()
 
 
-def test_runs_of_different_labels_are_apart(make):
-    bench = make()
-    prof = bench.profiler
+def test_runs_of_different_labels_are_apart(host, prof):
     for label, gap_ms in (("plain", 10), ("speculative", 4), ("plain", 20)):
         with run_of(prof, bsz=1, label=label):
-            serve(bench, [(100, 1), (gap_ms, 1)])
-        bench.work(5000 * MS)  # between runs: in no duration
-    found = bench.summary()["serving"]
+            serve(host, [(100, 1), (gap_ms, 1)])
+        host.work(5000 * MS)  # between runs: in no duration
+    found = host.summary()["serving"]
     assert found["requests"] == 3
     assert found["duration_s"] == pytest.approx(0.334)
     assert list(found["by_label"]) == ["plain", "speculative"]
@@ -111,19 +108,18 @@ def test_runs_of_different_labels_are_apart(make):
     assert (plain["itl_ms"]["p50"], plain["tpot_ms"]["mean"], plain["requests"]) == (15, 15, 2)
     assert speculative["itl_ms"] == {"p50": 4, "p90": 4, "p99": 4, "mean": 4, "n": 1}
     assert plain["duration_s"] == pytest.approx(0.23)
-    assert "| speculative | ITL | 1 | 4.00 ms |" in bench.report()
+    assert "| speculative | ITL | 1 | 4.00 ms |" in host.report()
 
 
-def test_nobody_was_served(make):
-    bench = make()
-    bench.profiler.begin_run()
-    bench.profiler.end_run()
-    found = bench.summary()["serving"]
+def test_nobody_was_served(host):
+    host.profiler.begin_run()
+    host.profiler.end_run()
+    found = host.summary()["serving"]
     for name in ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms"):
         assert found[name] == EMPTY
     assert found["reason"].startswith("no request began in a measured run")
-    assert "Serving" not in bench.report()
-    assert not (bench.profiler.out_dir / "requests.csv").exists()
+    assert "Serving" not in host.report()
+    assert not (host.profiler.out_dir / "requests.csv").exists()
 
 
 def test_requests_that_do_not_end(make):
@@ -143,18 +139,16 @@ def test_requests_that_do_not_end(make):
     assert bench.summary()["serving"]["requests"] == 1
 
 
-def test_percentiles_of_a_choice_say_so_and_means_are_of_all(make):
-    bench = make()
-    prof = bench.profiler
+def test_percentiles_of_a_choice_say_so_and_means_are_of_all(host, prof):
     prof.requests.ended = Reservoir((*REQUEST_COLUMNS, "group"), most=2)
     with run_of(prof):
         for ms in (10, 20, 30, 40):
-            serve(bench, [(ms, 1)])
-    found = bench.summary()["serving"]
+            serve(host, [(ms, 1)])
+    found = host.summary()["serving"]
     assert found["ttft_ms"]["mean"] == 25
     assert found["ttft_ms"]["n"] == 4
     assert found["request_samples"]["exact"] is False
-    assert "2 chosen at random of 4" in bench.report()
+    assert "2 chosen at random of 4" in host.report()
 
 
 deliveries = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 9)), max_size=8)

@@ -90,12 +90,11 @@ def test_a_loop_that_fails_ends_its_run(bench):
     assert "run_batch" not in vars(scheduler)
 
 
-def test_requests_from_their_arrival_to_their_last_token(bench):
+def test_requests_from_their_arrival_to_their_last_token(bench, prof):
     """Those that waited before the run have no arrival that was seen."""
     scheduler = scheduler_of(bench, Req("before", 4, 2), passes=6)
     scheduler.arriving = [Req("a", 6, 3), Req("b", 10, 1)]
     scheduler.event_loop_normal()
-    prof = bench.profiler
     prof.detach()
     assert not prof.problems.counts
     ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}

@@ -57,10 +57,9 @@ def test_a_tree_has_nodes_and_a_depth():
         (1025, 1, None, "up to 1024"),
     ],
 )  # fmt: skip
-def test_rounds_that_cannot_be(bench, proposed, accepted, depth, message):
+def test_rounds_that_cannot_be(bench, proposed, accepted, depth, message, prof):
     with pytest.raises(ValueError, match=message):
         drafts_of(proposed, accepted, depth, batch=None)
-    prof = bench.profiler
     with run_of(prof):
         for told in ((proposed, accepted, depth), (4, 2)):
             with prof.step_timing_ctx():
@@ -90,8 +89,7 @@ def test_rounds_of_fewer_sequences_than_the_batch():
     assert drafts_of([4], [1], None, batch=3) == Drafts((4,), (1,), (4,))
 
 
-def test_more_tokens_than_rounds_can_yield_are_named(bench):
-    prof = bench.profiler
+def test_more_tokens_than_rounds_can_yield_are_named(bench, prof):
     with run_of(prof, bsz=3):
         for tokens in (7, 6, 8):  # 4 accepted, and one for each of 3: 7 at most
             with prof.step_timing_ctx():
@@ -102,15 +100,13 @@ def test_more_tokens_than_rounds_can_yield_are_named(bench):
     assert count == 1
 
 
-def test_outside_of_a_step_and_in_none(make):
-    prof = make().profiler
+def test_outside_of_a_step_and_in_none(prof):
     prof.set_step_speculation(4, 1)
     assert list(prof.problems.counts) == ["set_step_speculation() outside of a measured step was ignored"]
     NullProfiler().set_step_speculation(4, 1)
 
 
-def test_counts_are_read_when_they_are_set(bench):
-    prof = bench.profiler
+def test_counts_are_read_when_they_are_set(bench, prof):
     for kind in (list, np.array, torch.tensor):
         with run_of(prof, bsz=2), prof.step_timing_ctx():
             proposed, accepted = kind([4, 4]), kind([1, 2])
@@ -120,8 +116,7 @@ def test_counts_are_read_when_they_are_set(bench):
     assert (found.proposed, found.accepted) == (24, 9)
 
 
-def test_what_was_said_of_one_step_is_not_said_of_the_next(bench):
-    prof = bench.profiler
+def test_what_was_said_of_one_step_is_not_said_of_the_next(bench, prof):
     with run_of(prof):
         for number in range(3):
             with prof.step_timing_ctx():

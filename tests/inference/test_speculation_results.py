@@ -72,24 +72,22 @@ def test_every_number_by_hand(bench):
         assert heading in report
 
 
-def test_pictures(make):
-    bench = make()
-    plain(bench, 10)
-    bench.summary()
-    assert report_of(bench.profiler.summary()).series == ()
-    speculative(bench, [(3, 3), (3, 1), (3, 0), (3, 1)])
-    report = report_of(bench.profiler.summary())
+def test_pictures(host):
+    plain(host, 10)
+    host.summary()
+    assert report_of(host.profiler.summary()).series == ()
+    speculative(host, [(3, 3), (3, 1), (3, 0), (3, 1)])
+    report = report_of(host.profiler.summary())
     lengths, positions = report.series
     assert lengths.lines[0].y == (1, 2, 0, 1)
     assert positions.lines[0].y == (0.75, 0.25, 0.25)
     assert find("html")(report).count("<svg") == 2
 
 
-def test_a_batch(make):
-    bench = make()
-    plain(bench, 10, batch=2)
-    speculative(bench, [([2, 2], [2, 0]), ([2, 0], [1, 0])], batch=2)
-    found = bench.summary()["speculative"]
+def test_a_batch(host):
+    plain(host, 10, batch=2)
+    speculative(host, [([2, 2], [2, 0]), ([2, 0], [1, 0])], batch=2)
+    found = host.summary()["speculative"]
     assert (found["rounds"], found["rounds_without_draft"]) == (3, 1)
     assert (found["proposed"], found["accepted"]) == (6, 3)
     assert found["mean_accepted_length"] == 2  # 3 / 3 + 1
@@ -102,13 +100,12 @@ def test_a_batch(make):
     assert found["tokens_per_target_forward"] == 3.5
 
 
-def test_batches_are_compared_with_their_own_plain_steps(make):
-    bench = make()
+def test_batches_are_compared_with_their_own_plain_steps(host):
     for batch, step_ms in ((1, 10), (4, 20)):
-        plain(bench, step_ms, batch=batch, length=100)
-        speculative(bench, [([1] * batch, [1] * batch)] * 2, batch=batch, draft_ms=2, verify_ms=10 * batch, other_ms=0)
-    speculative(bench, [([1] * 8, [1] * 8)], batch=8)  # never ran plainly
-    found = bench.summary()["speculative"]
+        plain(host, step_ms, batch=batch, length=100)
+        speculative(host, [([1] * batch, [1] * batch)] * 2, batch=batch, draft_ms=2, verify_ms=10 * batch, other_ms=0)
+    speculative(host, [([1] * 8, [1] * 8)], batch=8)  # never ran plainly
+    found = host.summary()["speculative"]
     one, four, eight = found["by_batch"]
     assert [each["batch"] for each in found["by_batch"]] == [1, 4, 8]
     # 2 tokens in 12 ms, 1 in 10 ms; 8 tokens in 42 ms, 4 in 20 ms
@@ -121,13 +118,11 @@ def test_batches_are_compared_with_their_own_plain_steps(make):
     assert found["speedup_measured"] == pytest.approx((40 + 80) / (24 + 84))
 
 
-def test_a_tree_is_counted_by_depth(make):
-    bench = make()
-    prof = bench.profiler
+def test_a_tree_is_counted_by_depth(host, prof):
     with run_of(prof, bsz=2), prof.step_timing_ctx():
-        bench.work(MS)
+        host.work(MS)
         prof.set_step_speculation(26, [2, 4], depth=[4, 5])
-    found = bench.summary()["speculative"]
+    found = host.summary()["speculative"]
     assert (found["proposed"], found["accepted"]) == (52, 6)
     assert found["acceptance_by_position"] == [1, 1, 0.5, 0.5, 0]
     assert found["acceptance_by_position_if_tested"] == [1, 1, 0.5, 1, 0]
@@ -154,20 +149,18 @@ def test_drafts_without_tokens_parts_or_plain_steps(make):
     assert found["speedup_predicted"] == pytest.approx(1.75 * 10 / 15)
 
 
-def test_nothing_was_said(make):
-    bench = make()
-    plain(bench, 10)
-    found = bench.summary()["speculative"]
+def test_nothing_was_said(host):
+    plain(host, 10)
+    found = host.summary()["speculative"]
     empty = {"steps": 0, "rounds": 0, "rounds_without_draft": 0, "rounds_by_accepted": [], "rounds_by_depth": [],
              "by_batch": []}  # fmt: skip
     assert {name: value for name, value in found.items() if value is not None} == empty | {"reasons": found["reasons"]}
     assert set(found["reasons"].values()) == {"no step has drafts: call set_step_speculation() in the steps that draft"}
     assert set(found["reasons"]) == {name for name, value in found.items() if value is None}
-    assert "Speculative" not in bench.report()
+    assert "Speculative" not in host.report()
 
 
-def test_prefills_and_what_is_not_speculative_in_a_speculative_run_are_in_no_speedup(bench):
-    prof = bench.profiler
+def test_prefills_and_what_is_not_speculative_in_a_speculative_run_are_in_no_speedup(bench, prof):
     with run_of(prof, bsz=1, label="plain"):
         for bucket, step_ms in (("prefill", 500), ("decode", 10), ("decode", 10)):
             with prof.step_timing_ctx():
@@ -193,20 +186,18 @@ def test_prefills_and_what_is_not_speculative_in_a_speculative_run_are_in_no_spe
     assert found["by_batch"][0]["plain_steps"] == 2
 
 
-def test_steps_that_raise_count(make):
-    bench = make()
-    prof = bench.profiler
+def test_steps_that_raise_count(host, prof):
     with run_of(prof, bsz=1):
 
         def step():
             with prof.step_timing_ctx():
-                bench.work(5 * MS)
+                host.work(5 * MS)
                 prof.set_step_speculation(3, 2)
                 raise KeyError
 
         with pytest.raises(KeyError):
             step()
-    assert bench.summary()["speculative"]["accepted"] == 2
+    assert host.summary()["speculative"]["accepted"] == 2
 
 
 pairs = st.lists(
@@ -238,12 +229,11 @@ def test_shares_are_shares_and_sum_to_the_whole(rounds):
     assert found["mean_accepted_length"] == pytest.approx(1 + sum(accepted for _, accepted in drafted) / len(drafted))
 
 
-def test_each_run_has_its_own_statistics_beside_all_plain_steps(make):
-    bench = make()
-    speculative(bench, [(3, 3), (3, 1)])  # before the plain run that it is compared with
-    plain(bench, 10)
-    speculative(bench, [(2, 0)], draft_ms=4)
-    summary = bench.summary()
+def test_each_run_has_its_own_statistics_beside_all_plain_steps(host):
+    speculative(host, [(3, 3), (3, 1)])  # before the plain run that it is compared with
+    plain(host, 10)
+    speculative(host, [(2, 0)], draft_ms=4)
+    summary = host.summary()
     first, middle, last = (run["speculative"] for run in summary["runs"])
     assert middle is None
     assert (first["proposed"], first["accepted"], first["rounds"], first["step_ms"]) == (6, 4, 2, 15)
@@ -254,13 +244,12 @@ def test_each_run_has_its_own_statistics_beside_all_plain_steps(make):
     assert last["speedup_measured"] == pytest.approx(1 * 10 / 17)
     assert summary["speculative"]["speedup_measured"] == pytest.approx(7 * 10 / 47)
     assert [row["plain_steps"] for row in first["by_batch"]] == [2]
-    assert "Speculative decoding by run" in bench.report()
+    assert "Speculative decoding by run" in host.report()
 
 
-def test_without_plain_steps_each_run_says_so(make):
-    bench = make()
-    speculative(bench, [(3, 3)])
-    (run,) = bench.summary()["runs"]
+def test_without_plain_steps_each_run_says_so(host):
+    speculative(host, [(3, 3)])
+    (run,) = host.summary()["runs"]
     assert run["speculative"]["speedup_measured"] is None
     assert "no plain steps" in run["speculative"]["reasons"]["speedup_measured"]
-    assert "Speculative decoding by run" not in bench.report()
+    assert "Speculative decoding by run" not in host.report()

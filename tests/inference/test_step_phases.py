@@ -21,8 +21,7 @@ def step(bench, nanoseconds: int, phase: str | None = None, *, tokens: int = 1, 
     bench.catch_up()
 
 
-def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench):
-    prof = bench.profiler
+def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench, prof):
     with run_of(prof, bsz=1):
         step(bench, 50_000_000, "prefill", bucket="prefill")
         step(bench, 4_000_000)
@@ -62,8 +61,7 @@ def test_statistics_are_of_decode_steps_and_the_wall_time_of_all(bench):
     assert [row["phase"] for row in rows] == ["prefill", "decode", "decode", "mixed"]
 
 
-def test_calls_of_buckets_before_the_first_phase_is_known_are_the_only_ones_not_exact(bench):
-    prof = bench.profiler
+def test_calls_of_buckets_before_the_first_phase_is_known_are_the_only_ones_not_exact(bench, prof):
     with run_of(prof):
         step(bench, 1_000_000)
         step(bench, 1_000_000, "prefill")
@@ -73,8 +71,7 @@ def test_calls_of_buckets_before_the_first_phase_is_known_are_the_only_ones_not_
     assert decode["calls_per_step"] == 1
 
 
-def test_what_is_no_step_is_in_the_gap_before_the_next(bench):
-    prof = bench.profiler
+def test_what_is_no_step_is_in_the_gap_before_the_next(bench, prof):
     with run_of(prof):
         step(bench, 7_000_000, "idle")  # before the first step: in nothing
         step(bench, 4_000_000)
@@ -91,8 +88,7 @@ def test_what_is_no_step_is_in_the_gap_before_the_next(bench):
     assert not summary["problems"]
 
 
-def test_a_run_of_prefill_alone_is_reported_as_that(bench):
-    prof = bench.profiler
+def test_a_run_of_prefill_alone_is_reported_as_that(bench, prof):
     with run_of(prof):
         step(bench, 1_000_000, "prefill")
     summary = bench.summary()
@@ -102,8 +98,7 @@ def test_a_run_of_prefill_alone_is_reported_as_that(bench):
     assert "No decode step was measured, but 1 prefill step." in bench.report()
 
 
-def test_bad_phases_are_noted_and_the_step_stays_a_decode_step(bench):
-    prof = bench.profiler
+def test_bad_phases_are_noted_and_the_step_stays_a_decode_step(bench, prof):
     NullProfiler().set_step_phase("prefill")
     prof.set_step_phase("prefill")
     with run_of(prof):
@@ -116,8 +111,7 @@ def test_bad_phases_are_noted_and_the_step_stays_a_decode_step(bench):
     }
 
 
-def test_unsaved_steps_count_those_of_every_phase(bench):
-    prof = bench.profiler
+def test_unsaved_steps_count_those_of_every_phase(bench, prof):
     with run_of(prof):
         step(bench, 1_000_000, "prefill")
         step(bench, 1_000_000)

@@ -66,9 +66,8 @@ def test_a_tree_of_drafts_has_more_nodes_than_can_be_accepted(bench):
     assert len(summary["speculative"]["acceptance_by_position"]) == 3
 
 
-def test_steps_that_find_no_request_are_none(bench):
+def test_steps_that_find_no_request_are_none(bench, prof):
     core = core_of(bench)
-    prof = bench.profiler
     prof.attach_engine(core)
     with run_of(prof):
         while core.scheduler.has_requests():
@@ -80,7 +79,7 @@ def test_steps_that_find_no_request_are_none(bench):
     assert prof.results.samples.seen == 4
 
 
-def test_a_batch_in_flight_delivers_in_a_later_step(bench):
+def test_a_batch_in_flight_delivers_in_a_later_step(bench, prof):
     """As ``step_with_batch_queue``: the first call only fills the queue."""
     core = core_of(bench, budget=64)
     queue = []
@@ -95,7 +94,6 @@ def test_a_batch_in_flight_delivers_in_a_later_step(bench):
         return core.scheduler.update_from_output(scheduled, output), False
 
     core.step_fn = step_with_batch_queue
-    prof = bench.profiler
     prof.attach_engine(core)
     with run_of(prof):
         core.step_fn()
@@ -122,9 +120,8 @@ def test_the_core_is_as_before_after_detach(bench):
     assert [vars(owner) for owner in owners] == before
 
 
-def test_requests_from_their_arrival_to_their_last_token(bench):
+def test_requests_from_their_arrival_to_their_last_token(bench, prof):
     core = core_of(bench)  # a and b arrive before the engine is attached, and are not measured
-    prof = bench.profiler
     prof.attach_engine(core)
     with run_of(prof):
         core.add_request(Request("c", prompt=10, max_tokens=2))
