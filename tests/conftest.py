@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+import tracked
 from hypothesis import settings
 from slurm_cluster import slurm_cluster
 
@@ -142,6 +143,13 @@ def refused(run):
         return err
 
     return line
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
+    with tracked.one_thread():
+        yield
 
 
 @pytest.fixture(scope="module")

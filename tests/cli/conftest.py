@@ -3,21 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine.environment import fingerprint
-
-
-@pytest.fixture
-def one_thread():
-    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

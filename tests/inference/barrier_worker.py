@@ -8,8 +8,7 @@ from pathlib import Path
 
 import forked_ranks
 import torch.distributed as dist
-
-from rooflight.inference import Profiler
+from measured_runs import quiet
 
 
 def run(rank: int, world: int, folder: Path) -> None:
@@ -21,8 +20,7 @@ def run(rank: int, world: int, folder: Path) -> None:
         return real(*args, **kwargs)
 
     dist.barrier = counted
-    settings = {"output_dir": folder / "out", "run_name": "x", "dist_barrier": True, "print_per_run": False}
-    prof = Profiler(settings | {"warmup_runs": 1}, device="cpu")
+    prof = quiet(folder / "out", dist_barrier=True, warmup_runs=1)
     for _ in range(2):  # one warm-up run
         prof.begin_run(bsz=1)
         for _ in range(3):

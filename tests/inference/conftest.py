@@ -72,6 +72,17 @@ def bench(request, make) -> Bench:
 
 
 @pytest.fixture
+def as_rank(monkeypatch):
+    """Makes this process a rank of a world, as torchrun does."""
+
+    def become(rank: int, world: int) -> None:
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(world))
+
+    return become
+
+
+@pytest.fixture
 def host(make) -> Bench:
     """A profiler on the host's clock."""
     return make()

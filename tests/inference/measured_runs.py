@@ -1,12 +1,20 @@
-"""Runs of a profiler as contexts, and its raw samples."""
+"""Profilers that print nothing, their runs as contexts, and their raw samples."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rooflight.inference import Profiler
+
+
+def quiet(folder: Path, *, device: Any = "cpu", clock: Any = time.perf_counter_ns, spans: Any = None, **settings: Any) -> Profiler:
+    """A profiler that measures from the first run on, prints nothing and saves to ``x`` in the folder."""
+    base = {"output_dir": str(folder), "run_name": "x", "warmup_runs": 0, "print_per_run": False}
+    return Profiler(base | settings, device=device, clock=clock, spans=spans)
 
 
 @contextmanager

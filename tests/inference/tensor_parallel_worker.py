@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 import transformers
+from measured_runs import quiet
 from torch import nn
 from torch.distributed import ProcessGroup, Work, all_reduce  # got before anything is attached
 from torch.distributed.device_mesh import init_device_mesh
@@ -71,8 +72,7 @@ def state() -> list[dict[str, int]]:
 
 
 def profiler(folder: Path, name: str) -> Profiler:
-    settings = {"output_dir": folder / "out", "run_name": name, "model_profiling": True, "warmup_runs": 0}
-    return Profiler(settings | {"collect_on_rank0_only": False, "print_per_run": False}, device="cpu")
+    return quiet(folder / "out", run_name=name, model_profiling=True, collect_on_rank0_only=False)
 
 
 def buckets(prof: Profiler, program) -> dict[str, tuple[int, float]]:

@@ -101,9 +101,8 @@ def test_without_engine_profiling_steps_are_measured_and_buckets_are_not(make):
     assert summary["buckets"]["engine"] == []
 
 
-def test_other_ranks_and_null_profilers_hook_nothing(bench, monkeypatch, tmp_path):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_other_ranks_and_null_profilers_hook_nothing(bench, as_rank, tmp_path):
+    as_rank(1, 2)
     engine = engine_of(bench)
     before = dict(vars(engine))
     prof = Profiler({"output_dir": str(tmp_path)}, device="cpu")

@@ -10,18 +10,12 @@ import pytest
 import torch
 import transformers
 from fake_device import FakeDevice
-from measured_runs import run_of
+from measured_runs import quiet, run_of
+from small_decoders import GPT2, HEAD, LLAMA, SIZES
 from torch import nn
 
 from rooflight.inference import NullProfiler, Profiler, register_module_bucket
 from rooflight.inference.engines.module_buckets import _TABLE, placed_modules
-
-_SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-_LLAMA = _SIZES | {"intermediate_size": 48, "num_key_value_heads": 2}
-_HEAD = _LLAMA | {"head_dim": 8}
-_GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1,
-         "eos_token_id": 2}  # fmt: skip
 
 _QKV = {"q_proj": "attn.qkv_proj", "k_proj": "attn.qkv_proj", "v_proj": "attn.qkv_proj"}
 _NORMS = {"input_layernorm": "norm", "post_attention_layernorm": "norm"}
@@ -42,45 +36,45 @@ _LIKE_NEOX = {"query_key_value": "attn.qkv_proj", "dense": "attn.o_proj", "dense
 
 # By model type: its config, and the bucket of every leaf module that does work, by the end of its path.
 FAMILIES = {
-    "llama": (_LLAMA, _LIKE_LLAMA),
-    "qwen2": (_LLAMA, _LIKE_LLAMA),
-    "qwen3": (_HEAD, _LIKE_LLAMA | _QK_NORMS),
-    "mistral": (_LLAMA, _LIKE_LLAMA),
-    "mixtral": (_LLAMA | {"num_local_experts": 4}, _ATTENTION | _ENDS | _MOE),
-    "qwen3_moe": (_HEAD | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
+    "llama": (LLAMA, _LIKE_LLAMA),
+    "qwen2": (LLAMA, _LIKE_LLAMA),
+    "qwen3": (HEAD, _LIKE_LLAMA | _QK_NORMS),
+    "mistral": (LLAMA, _LIKE_LLAMA),
+    "mixtral": (LLAMA | {"num_local_experts": 4}, _ATTENTION | _ENDS | _MOE),
+    "qwen3_moe": (HEAD | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
                   _ATTENTION | _QK_NORMS | _ENDS | _MOE),
-    "qwen2_moe": (_LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+    "qwen2_moe": (LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
                             "shared_expert_intermediate_size": 16},
                   _LIKE_LLAMA | _MOE | {"shared_expert_gate": "mlp.router"}),
-    "gemma": (_HEAD, _LIKE_LLAMA),
-    "gemma2": (_HEAD, _LIKE_LLAMA | _FEEDFORWARD_NORMS),
-    "gemma3_text": (_HEAD, _LIKE_LLAMA | _FEEDFORWARD_NORMS | _QK_NORMS),
-    "gpt2": (_GPT2, _LIKE_GPT2),
-    "gpt_bigcode": (_GPT2, _LIKE_GPT2),
-    "gptj": (_GPT2 | {"rotary_dim": 4}, _QKV | {
+    "gemma": (HEAD, _LIKE_LLAMA),
+    "gemma2": (HEAD, _LIKE_LLAMA | _FEEDFORWARD_NORMS),
+    "gemma3_text": (HEAD, _LIKE_LLAMA | _FEEDFORWARD_NORMS | _QK_NORMS),
+    "gpt2": (GPT2, _LIKE_GPT2),
+    "gpt_bigcode": (GPT2, _LIKE_GPT2),
+    "gptj": (GPT2 | {"rotary_dim": 4}, _QKV | {
         "wte": "embed", "ln_1": "norm", "ln_f": "norm", "attn.out_proj": "attn.o_proj", "fc_in": "mlp.gate_up_proj",
         "fc_out": "mlp.down_proj", "act": "mlp.act", "lm_head": "lm_head"}),
-    "gpt_neox": (_SIZES | {"intermediate_size": 48}, _LIKE_NEOX | {"embed_in": "embed", "final_layer_norm": "norm"}),
-    "falcon": (_SIZES, _LIKE_NEOX | {"word_embeddings": "embed", "ln_f": "norm"}),
+    "gpt_neox": (SIZES | {"intermediate_size": 48}, _LIKE_NEOX | {"embed_in": "embed", "final_layer_norm": "norm"}),
+    "falcon": (SIZES, _LIKE_NEOX | {"word_embeddings": "embed", "ln_f": "norm"}),
     "bloom": ({"vocab_size": 64, "hidden_size": 32, "n_layer": 2, "n_head": 4, "bos_token_id": 1, "eos_token_id": 2},
               _LIKE_NEOX | {"word_embeddings": "embed", "word_embeddings_layernorm": "norm", "ln_f": "norm",
                             "gelu_impl": "mlp.act"}),
-    "phi": (_LLAMA, _QKV | {
+    "phi": (LLAMA, _QKV | {
         "embed_tokens": "embed", "dense": "attn.o_proj", "rotary_emb": "attn.rope", "input_layernorm": "norm",
         "final_layernorm": "norm", "fc1": "mlp.gate_up_proj", "fc2": "mlp.down_proj", "activation_fn": "mlp.act",
         "lm_head": "lm_head"}),
-    "phi3": (_LLAMA, _ENDS | _NORMS | {
+    "phi3": (LLAMA, _ENDS | _NORMS | {
         "qkv_proj": "attn.qkv_proj", "o_proj": "attn.o_proj", "rotary_emb": "attn.rope",
         "gate_up_proj": "mlp.gate_up_proj", "down_proj": "mlp.down_proj", "activation_fn": "mlp.act"}),
-    "opt": (_SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16}, _QKV | {
+    "opt": (SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16}, _QKV | {
         "embed_tokens": "embed", "embed_positions": "embed", "project_in": "embed", "project_out": "lm_head",
         "out_proj": "attn.o_proj", "self_attn_layer_norm": "norm", "final_layer_norm": "norm",
         "fc1": "mlp.gate_up_proj", "fc2": "mlp.down_proj", "activation_fn": "mlp.act", "lm_head": "lm_head"}),
-    "starcoder2": (_LLAMA, _ATTENTION | _ENDS | {
+    "starcoder2": (LLAMA, _ATTENTION | _ENDS | {
         "c_fc": "mlp.gate_up_proj", "c_proj": "mlp.down_proj", "act": "mlp.act"}),
-    "cohere": (_LLAMA, _LIKE_LLAMA),
-    "olmo2": (_LLAMA, _LIKE_LLAMA | _QK_NORMS | {"post_feedforward_layernorm": "norm"}),
-    "stablelm": (_LLAMA, _LIKE_LLAMA),
+    "cohere": (LLAMA, _LIKE_LLAMA),
+    "olmo2": (LLAMA, _LIKE_LLAMA | _QK_NORMS | {"post_feedforward_layernorm": "norm"}),
+    "stablelm": (LLAMA, _LIKE_LLAMA),
 }  # fmt: skip
 _IDLE = (nn.Dropout, nn.Identity)
 _IDS = torch.randint(3, 64, (2, 6), generator=torch.Generator().manual_seed(0))
@@ -283,7 +277,7 @@ def test_a_draft_that_shares_the_targets_head_is_attached_beside_it(prof):
 def test_two_profilers_detach_in_any_order(make, tmp_path):
     model, file = build("llama"), sys.modules["transformers.models.llama.modeling_llama"]
     rope = file.apply_rotary_pos_emb
-    first, second = make().profiler, Profiler({"model_profiling": True, "output_dir": tmp_path, "print_per_run": False})
+    first, second = make().profiler, quiet(tmp_path, model_profiling=True)
     first.attach_model(model)
     second.attach_model(model)
     first.detach()
@@ -434,13 +428,12 @@ def test_a_model_compiled_after_it_was_attached_is_whole(prof):
     torch._dynamo.reset()
 
 
-def test_nothing_is_hooked_where_nothing_is_measured(make, monkeypatch):
+def test_nothing_is_hooked_where_nothing_is_measured(make, as_rank):
     model = build("gpt2")
     NullProfiler().attach_model(model, use_gated_lora=True)
     NullProfiler().detach()
     make(model_profiling=False).profiler.attach_model(model)
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+    as_rank(1, 2)
     disabled = make().profiler
     assert disabled.disabled
     disabled.attach_model(model)
@@ -456,16 +449,13 @@ def test_a_copy_of_an_attached_model_runs(make):
     prof.detach()
 
 
-def test_a_decode_step_with_a_kv_cache_is_in_named_buckets(make):
+def test_a_decode_step_with_a_kv_cache_is_in_named_buckets(tmp_path):
     """At least 95 % of a step of real work."""
     torch.manual_seed(0)
     settings = {"hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 4, "vocab_size": 8192}
-    config = transformers.LlamaConfig(
-        **(_LLAMA | settings | {"num_attention_heads": 8, "max_position_embeddings": 512})
-    )
+    config = transformers.LlamaConfig(**(LLAMA | settings | {"num_attention_heads": 8, "max_position_embeddings": 512}))
     model = transformers.LlamaForCausalLM(config).eval()
-    prof = Profiler({"model_profiling": True, "warmup_runs": 0, "print_per_run": False,
-                     "output_dir": make().profiler.out_dir})  # fmt: skip
+    prof = quiet(tmp_path, model_profiling=True)
     prof.attach_model(model)
     with torch.inference_mode():
         out = model(torch.randint(3, 64, (8, 64)), use_cache=True, logits_to_keep=1)

@@ -11,9 +11,9 @@ import torch
 from fake_clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
-from rooflight.inference import Profiler, cpu_bucket_timer
+from rooflight.inference import cpu_bucket_timer
 
 
 def steps(bench, each, *, bsz=None):
@@ -103,9 +103,7 @@ STEP = st.tuples(
 @given(st.lists(st.tuples(st.none() | st.integers(1, 5), st.lists(STEP, max_size=6)), min_size=1, max_size=4))
 def test_however_steps_are_divided_they_sum_to_all_of_them(tmp_path_factory, runs):
     clock = FakeClock()
-    folder = tmp_path_factory.getbasetemp() / "sums"
-    prof = Profiler({"output_dir": folder, "run_name": "x", "warmup_runs": 0, "print_per_run": False,
-                     "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
+    prof = quiet(tmp_path_factory.getbasetemp() / "sums", engine_profiling=True, clock=clock.now_ns)
     expected: Counter[tuple[int | None, str]] = Counter()
     for bsz, steps_of_run in runs:
         with run_of(prof, bsz=bsz):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rooflight.inference import (
-    Profiler,
     cpu_bucket_timer,
     cuda_bucket_timer,
     register_active_profiler,
@@ -18,8 +17,7 @@ from rooflight.inference import (
 
 @pytest.fixture
 def prof(tmp_path):
-    settings = {"output_dir": tmp_path, "warmup_runs": 0, "model_profiling": True, "engine_profiling": True}
-    profiler = Profiler(settings | {"print_per_run": False})
+    profiler = quiet(tmp_path, device=None, model_profiling=True, engine_profiling=True)
     register_active_profiler(profiler)
     yield profiler
     release_active_profiler()

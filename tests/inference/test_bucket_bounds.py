@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
-import transformers
 from measured_runs import run_of
 from test_attach_model import FAMILIES, build, hooks
 
@@ -28,13 +29,7 @@ def device(*caches: MemoryLevel) -> DeviceSpec:
 HERE = device()
 WITHOUT_CACHE = device(MemoryLevel(name="L2", capacity_bytes=1, bytes_per_s=1e30))
 
-SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-         "num_key_value_heads": 2, "intermediate_size": 48}  # fmt: skip
-
-
-def llama() -> torch.nn.Module:
-    torch.manual_seed(0)
-    return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model("llama", **SIZES)).eval()
+llama = partial(build, "llama")
 
 
 def decode(bench, model, *, batch: int, prompt: int, steps: int, ns: int = 1000) -> None:
@@ -424,9 +419,8 @@ def test_hostile_use(bench, tmp_path, prof):
     register_active_profiler(None)
 
 
-def test_what_is_off_records_nothing(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
+def test_what_is_off_records_nothing(tmp_path, as_rank):
+    as_rank(1, 2)
     prof = Profiler({"output_dir": str(tmp_path), "model_profiling": True})
     assert prof.disabled
     with prof.record_steps("no such device"), prof.step_timing_ctx():

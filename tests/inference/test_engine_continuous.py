@@ -8,10 +8,10 @@ import time
 import pytest
 import torch
 import transformers
+from measured_runs import quiet
+from small_decoders import LLAMA
 from transformers import GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
-
-from rooflight.inference import Profiler
 
 _PROMPTS = [[3, 4, 5, 6, 7], [8, 9, 10], [11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21]]
 _GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1)
@@ -25,16 +25,9 @@ def settings(**changes: object) -> ContinuousBatchingConfig:
 
 
 @pytest.fixture
-def model():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+def model(one_thread):
     torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=48, max_position_embeddings=128, bos_token_id=1, eos_token_id=2, pad_token_id=0,
-    )  # fmt: skip
-    yield transformers.LlamaForCausalLM(config).eval()
-    torch.set_num_threads(threads)
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**LLAMA | {"max_position_embeddings": 128})).eval()
 
 
 def tokens_of(results) -> list[list[int]]:
@@ -95,7 +88,7 @@ def test_steps_of_a_batch_by_hand(host, model, attention, prof):
 
 
 def test_requests_of_a_batch(model, tmp_path):
-    prof = Profiler({"warmup_runs": 0, "output_dir": str(tmp_path), "print_per_run": False}, device="cpu")
+    prof = quiet(tmp_path)
     prof.attach_engine(model)
     batch(model)
     ended = {name: column.tolist() for name, column in prof.requests.ended.columns().items()}

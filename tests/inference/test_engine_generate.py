@@ -7,30 +7,19 @@ import pytest
 import torch
 import transformers
 from fake_device import FakeDevice
-from measured_runs import run_of
+from measured_runs import quiet, run_of
+from small_decoders import GPT2, LLAMA
 
-from rooflight.inference import Profiler
-
-_LLAMA = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128, "bos_token_id": 1,
-          "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-_GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1,
-         "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
+_CONFIGS = {"llama": LLAMA | {"max_position_embeddings": 128}, "gpt2": GPT2 | {"n_positions": 128, "pad_token_id": 0}}
 _IDS = torch.randint(3, 64, (2, 6), generator=torch.Generator().manual_seed(0))
 
 
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """More make such small operations slow, where other programs run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def build(family: str = "llama", seed: int = 0, **changes: object):
     torch.manual_seed(seed)
-    config = transformers.AutoConfig.for_model(family, **((_LLAMA if family == "llama" else _GPT2) | changes))
+    config = transformers.AutoConfig.for_model(family, **(_CONFIGS[family] | changes))
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
@@ -88,7 +77,7 @@ def test_sequences_that_are_finished_get_no_tokens(host):
 
 
 def test_each_sequence_is_a_request(tmp_path):
-    prof = Profiler({"warmup_runs": 0, "output_dir": str(tmp_path), "print_per_run": False}, device="cpu")
+    prof = quiet(tmp_path)
     model = build()
     free = generated(model, eos_token_id=None)[:, 6:]
     model.generation_config.eos_token_id = int(next(token for token in free[0] if token not in free[1]))

@@ -9,43 +9,31 @@ import itertools
 import pytest
 import torch
 import transformers
-from measured_runs import run_of
+from measured_runs import quiet, run_of
+from small_decoders import GPT2, HEAD, LLAMA, SIZES
 
-from rooflight.inference import Profiler
 from rooflight.inference.generation.decoding import decode
 from rooflight.inference.generation.speculative import accept_sampled, count_accepted, speculative_decode, token_after
 from rooflight.workloads.build import build_model
 
-_SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
-          "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}  # fmt: skip
-_LLAMA = _SIZES | {"intermediate_size": 48, "num_key_value_heads": 2}
-_HEAD = _LLAMA | {"head_dim": 8}
-_GPT2 = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1,
-         "eos_token_id": 2}  # fmt: skip
 MIXED = ["sliding_attention", "full_attention"]
 FAMILIES = {
-    "llama": _LLAMA,
-    "mistral": _LLAMA | {"sliding_window": 5},  # every layer has a window
-    "qwen3": _HEAD | {"layer_types": MIXED, "use_sliding_window": True, "sliding_window": 5},
-    "gemma2": _HEAD | {"layer_types": MIXED, "sliding_window": 5},  # without SDPA: masks are numbers
-    "gemma3_text": _HEAD | {"layer_types": MIXED, "sliding_window": 5},
-    "gpt2": _GPT2,
-    "gptj": _GPT2 | {"rotary_dim": 4},
-    "gpt_neox": _SIZES | {"intermediate_size": 48},
-    "opt": _SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16},
-    "phi": _LLAMA,
-    "falcon": _SIZES,
-    "mixtral": _LLAMA | {"num_local_experts": 4},
+    "llama": LLAMA,
+    "mistral": LLAMA | {"sliding_window": 5},  # every layer has a window
+    "qwen3": HEAD | {"layer_types": MIXED, "use_sliding_window": True, "sliding_window": 5},
+    "gemma2": HEAD | {"layer_types": MIXED, "sliding_window": 5},  # without SDPA: masks are numbers
+    "gemma3_text": HEAD | {"layer_types": MIXED, "sliding_window": 5},
+    "gpt2": GPT2,
+    "gptj": GPT2 | {"rotary_dim": 4},
+    "gpt_neox": SIZES | {"intermediate_size": 48},
+    "opt": SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 16},
+    "phi": LLAMA,
+    "falcon": SIZES,
+    "mixtral": LLAMA | {"num_local_experts": 4},
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Models of a few thousand numbers: threads would spend the time waiting for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def config_of(family, **more):
@@ -231,8 +219,7 @@ def test_the_same_seed_gives_the_same_tokens():
 
 
 def profiled(tmp_path, run):
-    prof = Profiler({"output_dir": str(tmp_path), "run_name": "r", "engine_profiling": True, "model_profiling": True,
-                     "warmup_runs": 0, "print_per_run": False})  # fmt: skip
+    prof = quiet(tmp_path, engine_profiling=True, model_profiling=True)
     with run_of(prof, bsz=3):
         found = run(prof)
     return found, prof

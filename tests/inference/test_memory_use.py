@@ -13,16 +13,14 @@ from fake_device import FakeDevice
 from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import run_of
+from small_decoders import LLAMA
 from test_attach_model import FAMILIES, build
 
 from rooflight.inference.facts import cache_bytes
 from rooflight.inference.runs import KvCacheUse
 from rooflight.machine.memory import Memory, host_memory
 
-CONFIG = transformers.AutoConfig.for_model(
-    "llama", vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-    intermediate_size=48,
-)  # fmt: skip
+CONFIG = transformers.LlamaConfig(**LLAMA)
 
 
 def filled(cache, *, batch: int = 3, length: int = 5):

@@ -7,11 +7,12 @@ import json
 import subprocess
 import sys
 from contextlib import nullcontext
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
 import pytest
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
 from rooflight import inference
 from rooflight.inference import (
@@ -193,16 +194,14 @@ def test_bucket_orders_have_the_pages_names_once():
 # -- registry and gating -----------------------------------------------------------------------------------------------
 
 
-def quiet(tmp_path, **settings):
-    base = {"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "print_per_run": False}
-    return Profiler(base | {"model_profiling": True, "engine_profiling": True} | settings)
+both = partial(quiet, model_profiling=True, engine_profiling=True)
 
 
 def test_the_registry(tmp_path, caplog):
     null = get_active_profiler()
     assert isinstance(null, NullProfiler)
     assert null.disabled
-    first, second = quiet(tmp_path), quiet(tmp_path)
+    first, second = both(tmp_path), both(tmp_path)
     register_active_profiler(first)
     register_active_profiler(first)
     assert get_active_profiler() is first
@@ -219,7 +218,7 @@ def test_the_registry(tmp_path, caplog):
 
 @pytest.mark.parametrize("kind", ["null", "enabled"])
 def test_calls_take_what_their_signatures_say(tmp_path, kind):
-    prof = NullProfiler() if kind == "null" else quiet(tmp_path)
+    prof = NullProfiler() if kind == "null" else both(tmp_path)
     for name, function in inspect.getmembers(Profiler, inspect.isfunction):
         if not name.startswith("_"):
             with pytest.raises(TypeError):
@@ -248,7 +247,7 @@ def test_the_null_profiler_does_nothing():
 
 
 def test_timers_of_two_profilers_go_to_the_active_one(tmp_path):
-    first, second = quiet(tmp_path, run_name="a"), quiet(tmp_path, run_name="b")
+    first, second = both(tmp_path, run_name="a"), both(tmp_path, run_name="b")
     for prof in (first, second):
         prof.begin_run()
     register_active_profiler(first)
@@ -268,7 +267,7 @@ def test_timers_are_off_unless_a_step_is_measured_and_the_domain_is_on(tmp_path)
         return [timer is OFF for timer in (attention_compute_timer(), rope_compute_timer(), cuda_bucket_timer("x"),
                                            cpu_bucket_timer("x"))]  # fmt: skip
 
-    prof = quiet(tmp_path, warmup_runs=1, engine_profiling=False)
+    prof = both(tmp_path, warmup_runs=1, engine_profiling=False)
     assert all(off())
     register_active_profiler(prof)
     assert all(off())
@@ -283,7 +282,7 @@ def test_timers_are_off_unless_a_step_is_measured_and_the_domain_is_on(tmp_path)
 
 
 def test_without_bucket_profiling_steps_are_timed_all_the_same(tmp_path):
-    prof = quiet(tmp_path, model_profiling=False, engine_profiling=False)
+    prof = quiet(tmp_path)
     register_active_profiler(prof)
     with run_of(prof), prof.step_timing_ctx(), cuda_bucket_timer("x"):
         prof.set_step_tokens(1)
@@ -294,10 +293,9 @@ def test_without_bucket_profiling_steps_are_timed_all_the_same(tmp_path):
     assert summary["buckets"] == {"model": [], "engine": []}
 
 
-def test_another_rank_does_nothing_and_writes_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    prof = quiet(tmp_path / "out", print_per_run=True)
+def test_another_rank_does_nothing_and_writes_nothing(tmp_path, as_rank, capsys):
+    as_rank(1, 2)
+    prof = both(tmp_path / "out", print_per_run=True)
     assert (prof.rank, prof.world, prof.disabled) == (1, 2, True)
     register_active_profiler(prof)
     assert isinstance(get_active_profiler(), NullProfiler)
@@ -313,10 +311,9 @@ def test_another_rank_does_nothing_and_writes_nothing(tmp_path, monkeypatch, cap
     assert prof.problems.counts == {}
 
 
-def test_every_rank_may_collect_in_a_folder_of_its_own(tmp_path, monkeypatch):
-    monkeypatch.setenv("RANK", "1")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    prof = quiet(tmp_path, collect_on_rank0_only=False)
+def test_every_rank_may_collect_in_a_folder_of_its_own(tmp_path, as_rank):
+    as_rank(1, 2)
+    prof = both(tmp_path, collect_on_rank0_only=False)
     assert not prof.disabled
     prof.save_all()
     assert (tmp_path / "x" / "rank1" / "summary.json").exists()
@@ -325,7 +322,7 @@ def test_every_rank_may_collect_in_a_folder_of_its_own(tmp_path, monkeypatch):
 @pytest.mark.parametrize("rank", ["-1", "x", ""])
 def test_a_rank_that_is_none_is_rank_0(tmp_path, monkeypatch, rank):
     monkeypatch.setenv("RANK", rank)
-    assert quiet(tmp_path).rank == 0
+    assert both(tmp_path).rank == 0
 
 
 def test_a_python_without_torch_has_the_profiler_too(tmp_path):

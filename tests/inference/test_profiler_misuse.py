@@ -11,7 +11,7 @@ import sys
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
 from rooflight.inference import Profiler, cuda_bucket_timer, generate_run_name, register_active_profiler
 from rooflight.inference.config import folder_name
@@ -77,7 +77,7 @@ def test_a_batch_that_cannot_be_is_unknown(prof, batch):
     ],
 )  # fmt: skip
 def test_hostile_names_stay_inside_the_folder(tmp_path, name, folder):
-    prof = Profiler({"output_dir": tmp_path / "out", "run_name": name, "print_per_run": False})
+    prof = quiet(tmp_path / "out", run_name=name)
     prof.save_config()
     assert prof.save_all() == prof.out_dir
     assert prof.out_dir == tmp_path / "out" / folder
@@ -104,8 +104,7 @@ def test_generated_names_differ_and_say_what_ran():
 
 
 def measured(folder, **settings):
-    settings = {"output_dir": folder, "run_name": "x", "warmup_runs": 0, "print_per_run": False} | settings
-    prof = Profiler(settings)
+    prof = quiet(folder, **settings)
     with run_of(prof, bsz=1):
         step(prof)
     return prof

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import forked_ranks
 import pytest
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
-from rooflight.inference import Profiler
 from rooflight.inference.step import rank_and_world
 
 
@@ -28,7 +27,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
         raise RuntimeError("rank 1 is gone")
 
     monkeypatch.setattr("rooflight.inference.step.barrier", fail)
-    prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
+    prof = quiet(tmp_path, dist_barrier=True)
     with run_of(prof, bsz=1):
         for _ in range(3):
             with prof.step_timing_ctx():
@@ -40,7 +39,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
 def test_no_barrier_follows_an_exception(tmp_path, monkeypatch):
     calls = []
     monkeypatch.setattr("rooflight.inference.step.barrier", lambda: calls.append(1))
-    prof = Profiler({"output_dir": tmp_path, "dist_barrier": True, "warmup_runs": 0, "print_per_run": False})
+    prof = quiet(tmp_path, dist_barrier=True)
     with run_of(prof, bsz=1):
         with pytest.raises(KeyError), prof.step_timing_ctx():
             raise KeyError

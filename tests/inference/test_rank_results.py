@@ -14,7 +14,7 @@ import pytest
 from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
 from rooflight.inference import (
     Profiler,
@@ -30,17 +30,13 @@ MS = 1_000_000
 
 
 @pytest.fixture
-def rank(tmp_path, monkeypatch):
+def rank(tmp_path, as_rank):
     """Makes the profiler of a rank that measured steps, given as milliseconds in no bucket and in an all-reduce."""
 
     def make(number: int, *steps: tuple[int, int], world: int = 3) -> Profiler:
-        monkeypatch.setenv("RANK", str(number))
-        monkeypatch.setenv("WORLD_SIZE", str(world))
+        as_rank(number, world)
         clock = FakeClock()
-        settings = {"output_dir": tmp_path, "run_name": "x", "model_profiling": True, "warmup_runs": 0}
-        prof = Profiler(
-            settings | {"collect_on_rank0_only": False, "print_per_run": False}, device="cpu", clock=clock.now_ns
-        )
+        prof = quiet(tmp_path, model_profiling=True, collect_on_rank0_only=False, clock=clock.now_ns)
         register_active_profiler(prof)
         with run_of(prof, bsz=1):
             for work, communication in steps:
@@ -146,16 +142,13 @@ def test_one_rank_has_no_ranks_section(rank, tmp_path):
     assert not (tmp_path / "x" / "rank0").exists()
 
 
-def test_drafts_and_requests_of_each_rank(tmp_path, monkeypatch):
+def test_drafts_and_requests_of_each_rank(tmp_path, as_rank):
     """Rank 0 accepts 1 of 4, rank 1 accepts 3 of 4; the first token of a request takes 5 and 7 ms."""
     profilers = []
     for number, accepted in ((0, 1), (1, 3)):
-        monkeypatch.setenv("RANK", str(number))
-        monkeypatch.setenv("WORLD_SIZE", "2")
+        as_rank(number, 2)
         clock = FakeClock()
-        prof = Profiler(
-            {"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "collect_on_rank0_only": False,
-             "print_per_run": False, "engine_profiling": True}, device="cpu", clock=clock.now_ns)  # fmt: skip
+        prof = quiet(tmp_path, engine_profiling=True, collect_on_rank0_only=False, clock=clock.now_ns)
         for drafts in (False, True):
             with run_of(prof, bsz=1):
                 prof.begin_request("a", prompt_tokens=4)

@@ -7,37 +7,21 @@ import json
 
 import pytest
 import torch
-import transformers
-from measured_runs import run_of
+from measured_runs import quiet, run_of
+from test_generation_loops import built, config_of, draft_like
 
-from rooflight.inference import Profiler, decode, speculative_decode
-from rooflight.workloads.build import build_model
+from rooflight.inference import decode, speculative_decode
 
 BATCH, NEW, GAMMA = 3, 24, 4
-
-
-def llama(seed, noise):
-    config = transformers.AutoConfig.for_model(
-        "llama", vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        intermediate_size=48, max_position_embeddings=64,
-    )  # fmt: skip
-    model = build_model(config, device="cpu", dtype="float32").eval()
-    for number, weights in ((0, 0.3), (seed, noise)):
-        generator = torch.Generator().manual_seed(number)
-        with torch.no_grad():
-            for each in model.parameters():
-                each.add_(torch.randn(each.shape, generator=generator) * weights)
-    return model
 
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
     """What a loop with a draft generated, and the folder of its profile beside a plain run."""
-    target, draft = llama(1, 0.0), llama(2, 0.1)
-    draft.load_state_dict({name: each + 0.02 * torch.randn_like(each) for name, each in target.state_dict().items()})
+    target = built(config_of("llama"), dtype="float32")
+    draft = draft_like(target, config_of("llama"), 0.02, "float32")
     ids = torch.randint(64, (BATCH, 8), generator=torch.Generator().manual_seed(3))
-    settings = {"output_dir": tmp_path_factory.mktemp("out"), "run_name": "x", "warmup_runs": 0, "print_per_run": False}
-    prof = Profiler(settings | {"engine_profiling": True, "slo_e2e_ms": 1e6}, device="cpu")
+    prof = quiet(tmp_path_factory.mktemp("out"), engine_profiling=True, slo_e2e_ms=1e6)
     with run_of(prof, bsz=BATCH, label="plain"):
         decode(target, ids, NEW, temperature=1.0, profiler=prof)
     with run_of(prof, bsz=BATCH, label="speculative"):

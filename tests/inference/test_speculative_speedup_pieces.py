@@ -9,10 +9,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import transformers
-
-from rooflight.inference import Profiler
-from rooflight.workloads.build import build_model
+from measured_runs import quiet
+from test_generation_loops import built, config_of
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NEW = 12
@@ -22,30 +20,21 @@ NEW = 12
 def benchmark(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
     module = importlib.import_module("speculative_speedup")
-    monkeypatch.setattr(module, "VOCABULARY", 32)
+    monkeypatch.setattr(module, "VOCABULARY", 64)
     monkeypatch.setattr(module, "PROMPT", 4)
     yield module
     sys.modules.pop("speculative_speedup", None)
 
 
-@pytest.fixture
-def model():
-    config = transformers.AutoConfig.for_model(
-        "llama", vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,
-        intermediate_size=16, max_position_embeddings=64,
-    )  # fmt: skip
-    return build_model(config, device="cpu", dtype="float32").eval()
-
-
-def test_rounds_are_the_steps_that_draft_gamma_tokens(benchmark, model, tmp_path):
+def test_rounds_are_the_steps_that_draft_gamma_tokens(benchmark, tmp_path):
     readings = count(0, 1_000_000)  # each reading of the clock is 1 ms after the one before it
 
     def clock():
         next_ns = next(readings)
         return next_ns + 10**9 * (next_ns > 5_000_000)  # the prefill takes a second more
 
-    settings = {"output_dir": tmp_path, "run_name": "x", "warmup_runs": 0, "print_per_run": False}
-    prof = Profiler(settings | {"engine_profiling": True}, device="cpu", clock=clock)
+    model = built(config_of("llama"), dtype="float32")
+    prof = quiet(tmp_path, engine_profiling=True, clock=clock)
     setting = benchmark.Setting(batch=2, gamma=3, noise=0.0, temperature=1.0)
     found = [benchmark.speculative_run(prof, model, model, setting, NEW, seed) for seed in (1, 2)]
     rows = list(csv.DictReader((prof.save_all() / "steps.csv").read_text().splitlines()))

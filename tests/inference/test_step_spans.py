@@ -7,9 +7,8 @@ import json
 import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
-from measured_runs import run_of
+from measured_runs import quiet, run_of
 
-from rooflight.inference import Profiler
 from rooflight.inference.generation.trace import StepSpans
 
 
@@ -18,9 +17,8 @@ class Program:
 
     def __init__(self, folder, device=None, most=64):
         self.clock, self.device, self.spans = FakeClock(), device, StepSpans(most)
-        settings = {"output_dir": str(folder), "run_name": "r", "warmup_runs": 0, "model_profiling": True,
-                    "engine_profiling": True, "print_per_run": False, "strict_sync": False}  # fmt: skip
-        self.prof = Profiler(settings, device=device or "cpu", clock=self.clock.now_ns, spans=self.spans)
+        on = {"device": device or "cpu", "clock": self.clock.now_ns, "spans": self.spans}
+        self.prof = quiet(folder, **on, model_profiling=True, engine_profiling=True, strict_sync=False)
 
     def work(self, nanoseconds, on_device=None):
         self.clock.time_ns += nanoseconds
@@ -111,11 +109,9 @@ def test_a_trace_changes_no_figure(tmp_path, device):
     """The statistics of a profiler with spans are those of one without."""
 
     def run(spans):
-        clock, folder = FakeClock(), tmp_path / f"{spans}"
-        settings = {"output_dir": str(folder), "run_name": "r", "warmup_runs": 0, "model_profiling": True,
-                    "print_per_run": False}  # fmt: skip
-        on = FakeDevice() if device is not None else "cpu"
-        prof = Profiler(settings, device=on, clock=clock.now_ns, spans=StepSpans() if spans else None)
+        clock, on = FakeClock(), FakeDevice() if device is not None else "cpu"
+        kept = {"clock": clock.now_ns, "spans": StepSpans() if spans else None}
+        prof = quiet(tmp_path / f"{spans}", device=on, **kept, model_profiling=True)
         with run_of(prof):
             for number in range(50):
                 with prof.step_timing_ctx():

@@ -12,9 +12,8 @@ import forked_ranks
 import torch
 import torch.distributed as dist
 import transformers
-from tensor_parallel_worker import IDS, llama, state
+from tensor_parallel_worker import IDS, llama, profiler, state
 
-from rooflight.inference import Profiler
 from rooflight.inference.config import Domain
 
 
@@ -27,8 +26,7 @@ def run(rank: int, world: int, folder: Path) -> None:
     dist.barrier()
     model = transformers.AutoModelForCausalLM.from_pretrained(folder / "model", tp_plan="auto").eval()
     before = state()
-    settings = {"output_dir": folder / "out", "run_name": "tp_plan", "model_profiling": True, "warmup_runs": 0}
-    prof = Profiler(settings | {"collect_on_rank0_only": False, "print_per_run": False}, device="cpu")
+    prof = profiler(folder, "tp_plan")
     prof.attach_model(model)
     logits = None
 
