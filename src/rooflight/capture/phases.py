@@ -86,7 +86,6 @@ _nvtx: Any = None  # torch.cuda.nvtx once the program uses CUDA; _NONE where it 
 
 
 def _find_nvtx() -> bool:
-    """Whether ranges can be pushed: they can as soon as the program uses CUDA."""
     global _nvtx
     torch = sys.modules.get("torch")
     version = getattr(torch, "version", None)

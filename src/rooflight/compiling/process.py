@@ -70,9 +70,7 @@ def answered(
 def _ended(
     command: list[str], given: bytes, errors: IO[bytes], environment: dict[str, str], limit_s: float | None
 ) -> int:
-    """The exit code of a process. Raises RunFailed where it takes longer, after ending it and all that it started: the
-    compilers too.
-    """
+    """Raises RunFailed where it takes longer, after ending it and all that it started: the compilers too."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors, env=environment,
         start_new_session=True,

@@ -200,7 +200,6 @@ def _function_name(content: Mapping[str, Any]) -> str:
 
 
 def _user_function(content: Mapping[str, Any], file: Path) -> Operator:
-    """The function of the user's file that a file names; its columns give the number of its times."""
     names = _names(content)
     for directions, times in TIMES.items():
         if tuple(names[-len(times) :]) == times:
@@ -248,7 +247,6 @@ def _grid(content: Mapping[str, Any], operator: Operator, names: Sequence[str], 
 def _shapes(
     content: Mapping[str, Any], key: str, grid: Grid, names: Sequence[str], count: int
 ) -> tuple[Mapping[str, int], ...]:
-    """One shape, or a list of them; of as many values as are swept, or as there are columns."""
     given = content.get(key)
     if given is None:
         return ()

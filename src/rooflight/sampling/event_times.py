@@ -103,7 +103,6 @@ def times_s(trace: Trace, target: Target) -> tuple[float, ...]:
 def _within(
     events: Sequence[HostEvent], groups: Iterable[Group], name: str | tuple[str, ...], exact: Collection[str]
 ) -> Iterable[Group]:
-    """The groups of the events of a name inside groups: each event by itself, those of a list of names together."""
     for group in groups:
         found = ((outer, _starting_in(events, lambda event: event.start_us, outer)) for outer in group)
         inside = [event for outer, started in found for event in started if event is not outer]

@@ -108,7 +108,6 @@ def run_on_ranks(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progres
 
 
 def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:
-    """The first rank's shape, on every rank; None at the end."""
     import torch
 
     names = job.operator.parameters

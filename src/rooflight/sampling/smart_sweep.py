@@ -164,7 +164,6 @@ class SmartSweep:
         return pool[int(np.argmax(expected * distance))]
 
     def _informative(self, rows: Rows, taken: Collection[Key], fitted: Sequence[Row]) -> Shape | None:
-        """The shape of a pool of the sequence's next that tells most of the pool, for the time that it takes."""
         pool = self._fresh(rows, taken, _POOL if len(fitted) >= _FIRST else 1)
         if len(pool) < 2:
             return pool[0] if pool else None
@@ -226,7 +225,6 @@ class SmartSweep:
         return [span.place(shape[name]) for name, span in self._spans.items()]
 
     def _fit(self, rows: Sequence[Row]) -> None:
-        """Find what each row's log time is missed by when the model is fitted to all the others."""
         names = self._operator.parameters
         sizes = [self._size(tuple(row.shape[name] for name in names), row.shape) for row in rows]
         logs = np.array([[1.0, log(1 + flops), log(1 + moved)] for flops, moved in sizes])

@@ -119,9 +119,7 @@ def _analysis(seen: Observed, spec: DeviceSpec, progress: Progress) -> Analysis:
 
 
 def _too_large(seen: Observed, place: str) -> str:
-    """Why the programs cannot run here; empty where they can. Reference and solution each have weights and results, and
-    inputs are there three times.
-    """
+    """Reference and solution each have weights and results, and inputs are there three times."""
     needed, capacity = 2 * memory_use(seen.session).peak_bytes, free_memory_bytes(place)
     if capacity is None or needed * ROOM <= capacity:
         return ""
@@ -154,8 +152,6 @@ def _clock(place: str) -> Clock:
 
 
 class _Pair:
-    """Reference and solution on a device, with the same weights."""
-
     def __init__(
         self, reference: Path, solution: Path, place: str, tolerance: float | None, progress: Progress
     ) -> None:
@@ -214,7 +210,6 @@ class _Pair:
         return compare(expected, given, tolerance=self._tolerance, tf32=self._tf32)
 
     def _compiled(self) -> tuple[Run | None, Difference | None, str]:
-        """The reference under torch.compile with its defaults, how its result differs, or why there is none."""
         import torch
 
         self._progress(f"compiling {self._problem.file.path.name}")

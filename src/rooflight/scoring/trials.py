@@ -89,8 +89,6 @@ def timed(
 
 
 class _Call:
-    """A call that keeps its result."""
-
     def __init__(self, run: Run, inputs: tuple[Any, ...]) -> None:
         self._run, self._inputs = run, inputs
         self.result: Any = None

@@ -271,9 +271,7 @@ class Around:
 
 
 def _callers_of_backward(trace: Trace, annotations: Spans) -> Callable[[Spans], Spans]:
-    """Makes of spans the same as if autograd's threads were the thread that waits for them, so that the annotations
-    around ``loss.backward()`` are around its ops.
-    """
+    """As if autograd's threads were the one that waits, so that annotations around ``backward()`` hold its ops."""
     ops = trace.ops
     of_backward = np.unique(ops.thread[(ops.forward_thread > 0) & (ops.sequence >= 0)])
     threads, counts = np.unique(

@@ -121,7 +121,6 @@ def read_trace(
 
 
 def _loaded(file: Path, progress: Progress | None) -> Trace:
-    """The trace in a file, of whichever profiler. Raises ValueError where nothing ran."""
     trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
     if not len(trace.ops) and not trace.has_device:
         raise ValueError(nothing_ran(trace))
@@ -162,9 +161,7 @@ def _seen_by_recorder(trace: Trace) -> Flags:
 
 
 def _ops(owned: Ownership, *, with_memory: bool) -> Sequence[int]:
-    """The ops of the session: those that did something. What allocates and views memory launches nothing, and shows
-    where memory came from.
-    """
+    """Ops that did something. What allocates and views shows where memory came from."""
     found = owned.device_ops if owned.trace.has_device else owned.host_ops
     ops: list[int] = (np.union1d(found, owned.host_ops) if with_memory else found).tolist()
     return ops
@@ -199,7 +196,6 @@ def _host_runs(
 
 
 def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
-    """The runs of a graph's ops, once for each replay. Modules are those of the capture, phases those of the replay."""
     worked = work_by_replay(replays, source.owned.accounted)
     ops = sorted({op for _, op in worked})
     contexts, places = call_contexts(source.owned, ops), {op: source.places.place(op) for op in ops}
@@ -217,7 +213,6 @@ def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
 
 
 def _those_that_ran(trace: Trace, runs: Sequence[Run]) -> Runs:
-    """Runs with their signatures: on a device those that did something, or that torch runs as an op."""
     signatures = find_signatures(run.call for run in runs)
     return Runs(
         (
@@ -272,7 +267,6 @@ def _float32_setting(owned: Ownership) -> dict[str, str]:
 
 
 def _gpu(properties: Any, used: set[int]) -> str | None:
-    """The name of the GPU, as its driver gives it; that of the device in use where a trace lists several."""
     if not isinstance(properties, list):
         return None
     listed = [each for each in properties if isinstance(each, dict) and isinstance(each.get("name"), str)]

@@ -201,7 +201,6 @@ def shutdown_sol() -> None:
 
 
 def _speaks() -> bool:
-    """Whether this process prints reports: the first of a distributed run."""
     import torch.distributed as dist
 
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0

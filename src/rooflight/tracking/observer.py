@@ -281,7 +281,6 @@ def structure_of(session: Session, device: DeviceSpec, paths: tuple[str, ...], c
 
 
 def _owner(path: str, timed: set[str], classes: Mapping[str, str], root: str) -> str:
-    """The timed module that a module's time is part of; empty for one outside all models."""
     known = False
     while path:
         if path in timed:
@@ -292,7 +291,6 @@ def _owner(path: str, timed: set[str], classes: Mapping[str, str], root: str) ->
 
 
 def _classes(models: Mapping[str, nn.Module]) -> dict[str, str]:
-    """Class of each module by qualified name, as a recording names them."""
     found: dict[str, str] = {}
     for prefix, model in models.items():
         root = uncompiled(model)

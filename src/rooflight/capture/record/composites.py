@@ -202,7 +202,6 @@ class Composites:
         self._children.append(index)
 
     def _sums_parts(self) -> bool:
-        """Whether the engine adds up gradients of one call's steps, such as those of weights that each step uses."""
         region, tape = self._open, self._source.tape
         if region is None or not region.composite.stepwise:
             return False
@@ -232,11 +231,7 @@ class Composites:
         tape.adopt(children, parent)
 
     def _recomputes(self) -> bool:
-        """Whether a checkpoint runs its forward again, under the node that is about to need the result.
-
-        It runs with gradients enabled. In a backward pass they are otherwise enabled only for ``create_graph``, and
-        then from its first op on.
-        """
+        """Whether a checkpoint runs its forward again, with gradients enabled, under the node that needs the result."""
         return torch.is_grad_enabled() and not self._creates_graph[self._task]
 
     def _region_of(self, sequence: int) -> _Region | None:
@@ -370,7 +365,6 @@ def open_sources() -> list[Source]:
 
 
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
-    """Runs instead of a composite's own kernel while a recording is open anywhere in the process."""
     sources = open_sources()
     if not sources or any(source.is_foreign(type(value)) for source in sources for value in tensors_in(args)):
         return decomposed(composite.op, args, kwargs)
@@ -411,7 +405,6 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
 
 
 def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> _MetaCall | None:
-    """A call that is not decomposed: on the meta device, with arguments that fit each other."""
     if composite.on_meta is None or not tensors[0].is_meta or any(type(tensor) not in _PLAIN for tensor in tensors):
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func does not take such an autograd function

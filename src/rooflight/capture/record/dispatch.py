@@ -255,9 +255,7 @@ class DispatchSource(Source):
         return func(*watch, **kwargs)
 
     def _run_mark(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a mark of the profiler. It computes nothing, and marks where Optimizer.step begins and, even if it
-        raises, ends.
-        """
+        """Run a mark of the profiler: where Optimizer.step begins and, even if it raises, ends."""
         if "enter" in func._schema.name:
             stepping = str(args[0]).startswith("Optimizer.step#")
             self._marks.append(stepping)
@@ -312,7 +310,6 @@ def _special_handler(func: Any) -> str | None:
 
 
 def _is_question(name: str) -> bool:
-    """Whether an op computes nothing: it asks a fake tensor or a subclass for a size or device."""
     return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
 
 

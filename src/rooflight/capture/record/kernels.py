@@ -79,7 +79,6 @@ class Composite:
 
 
 def _look(args: Arguments) -> list[Any]:
-    """All that a description depends on, hashable: layouts, settings, which tensors share memory, and how far apart."""
     seen: dict[int, tuple[int, int]] = {}
     look: list[Any] = []
     for value in args:
@@ -129,7 +128,6 @@ def _empty_like_flash(tensor: torch.Tensor, width: int | None = None) -> torch.T
 
 
 def _rms_norm(args: Arguments, out: torch.Tensor) -> OpSignature:
-    """``_fused_rms_norm``: the result, and one reciprocal root per row."""
     x, normalized_shape, weight, _ = args
     rows = prod(x.shape) // max(1, prod(normalized_shape))
     given = [("input", x)] + ([] if weight is None else [("weight", weight)])
@@ -153,7 +151,6 @@ def _rms_norm_backward(forward: OpSignature, args: Arguments) -> OpSignature:
 
 
 def _dropout(args: Arguments, out: torch.Tensor) -> OpSignature:
-    """``native_dropout``: the result and a mask of one byte per element."""
     mask = TensorSpec(tuple(known_int(size) for size in out.shape), "bool")
     return OpSignature(
         name="aten::native_dropout",

@@ -193,9 +193,7 @@ class LifetimeTape(Tape):
     # -- births and deaths -------------------------------------------------------------------------------------------
 
     def _begin(self, storage: torch.UntypedStorage, made: int | None = None) -> int:
-        """Follow a storage from now on, under a number of its own. ``made`` is None for an op's operand: it is not
-        known when that was made.
-        """
+        """Follow a storage from now on. ``made`` is None for an operand: it is not known when that was made."""
         number = self._add(super().new_storage(storage._cdata, storage.nbytes(), storage))
         if made is not None:
             self._made[number] = made
@@ -231,9 +229,7 @@ class LifetimeTape(Tape):
                         self._note(parameter.grad, self._gradients, len(self) if made is None else made)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Note the parameters that an optimizer updates, and their gradients. Storages that no op has touched are left
-        out: they may belong to another thread.
-        """
+        """Storages that no op has touched are left out: they may belong to another thread."""
         self._settle()
         with DisableTorchFunction():
             for group in optimizer.param_groups:
@@ -243,7 +239,6 @@ class LifetimeTape(Tape):
                         self._note(parameter.grad, self._gradients)
 
     def _note(self, tensor: torch.Tensor, numbers: set[int], made: int | None = None) -> None:
-        """Add the storages of a tensor to ``numbers``; those not met before only if ``made`` is given."""
         for part in plain_parts(tensor):
             storage = storage_of(part)
             number = None if storage is None else self.storage_ids.get(storage._cdata)
@@ -289,9 +284,7 @@ class LifetimeTape(Tape):
 
 
 def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> Flags:
-    """Storages made by a forward pass, or by one that a checkpoint runs again, and not freed when the backward pass
-    begins.
-    """
+    """Storages made by a forward pass or its recomputation, and not freed when the backward pass begins."""
     count, direction = len(session), session.columns.direction
     backward = np.flatnonzero((direction == Direction.BACKWARD) & ~with_grad)
     if not len(backward):

@@ -62,9 +62,7 @@ def remembering(func: Any, run: Run) -> Run:
 def _remembering(
     run: Run, learn: Callable[[Any, _Key, _Key], Any], again: Callable[[Any, _Key, dict[str, Any]], Any]
 ) -> Run:
-    """``again`` makes the results of further calls of a kind, from what ``learn`` returned for the first; where that is
-    None, they run too.
-    """
+    """``again`` makes later results of a kind of call from what ``learn`` returned of the first, unless None."""
     known: dict[_Key, Any] = {}
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +104,6 @@ def _learn_written(out: Any, args: _Key, before: _Key) -> bool | None:
 
 
 def _key_of(args: _Key, kwargs: dict[str, Any]) -> _Key | None:
-    """All that the form of a result can depend on; None if a key cannot have all of it."""
     key: list[Any] = [torch.get_default_dtype()]  # the dtype of a number beside a tensor of integers
     try:
         _add(key, args)

@@ -217,7 +217,6 @@ def _dense(tensor: TensorSpec) -> TensorSpec:
 
 
 def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:
-    """The nodes of custom autograd functions that a call made: those numbered from ``start`` on, last made first."""
     seen: set[Any] = set()
     found: dict[int, Any] = {}
     to_do = [tensor.grad_fn for tensor in outputs]
@@ -233,7 +232,6 @@ def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:
 
 
 def _hook_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backward: _Backward) -> None:
-    """Account for a backward pass when the last of these nodes has run, unless the recording is gone by then."""
     first = [0]
 
     def before(_grads: Any) -> None:
@@ -251,7 +249,6 @@ def _hook_backward(nodes: Sequence[Any], works: weakref.ref[ModuleWorks], backwa
 def _gradient_storages(
     source: DispatchSource, backward: _Backward, inputs: Sequence[Any], outputs: Sequence[Any]
 ) -> dict[Operand, int]:
-    """The storages of the gradients that the formula needs: those of the engine, matched by shape, in order."""
     found: dict[Operand, int] = {}
     for tensors, of_outputs in ((outputs, True), (inputs, False)):
         left = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]

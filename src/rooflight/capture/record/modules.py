@@ -172,7 +172,6 @@ class ModuleTracker:
                         to_name.append((inside + name, number, child))
 
     def _here(self) -> bool:
-        """Whether the current thread, which is not the source's own, is one in which torch runs its backward pass."""
         return self._source in open_sources()
 
     def _enter(self, module: nn.Module, args: Any) -> None:
@@ -250,9 +249,7 @@ class ModuleTracker:
                 return
 
     def _check_call(self, caller: int, number: int) -> None:
-        """Check a call of a module by another for the first time: unless it is inside the caller, that may have been
-        interrupted.
-        """
+        """A module's first call by another: unless it is inside the caller, that may have been interrupted."""
         path = self._paths[caller]
         if number == caller or not self._paths[number].startswith(f"{path}." if path else ""):
             self._forget_interrupted()
@@ -319,7 +316,6 @@ def uncompiled(module: nn.Module) -> nn.Module:
 
 
 def _running_modules() -> Iterator[nn.Module]:
-    """The modules whose calls are on this thread's stack, innermost first, without the one about to run."""
     frame: FrameType | None = sys._getframe(1)
     calls = 0
     while frame is not None:

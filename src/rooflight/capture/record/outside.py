@@ -129,7 +129,6 @@ class OutsideBirths:
         self._pending.clear()
 
     def _is_state(self, memory: torch.UntypedStorage) -> bool:
-        """Whether a storage is that of an attribute of a module that runs, or in the memory of its arrays."""
         start = memory.data_ptr()
         for module, _ in self.open_modules:
             for value in (*module._parameters.values(), *module._buffers.values(), *vars(module).values()):
@@ -198,7 +197,6 @@ def _address(tensor: torch.Tensor) -> int | None:
 
 
 def _held(births: Iterable[Birth]) -> set[int]:
-    """The storages of tensors that something other than autograd and functions that run holds."""
     seen = [(each(), birth.storage) for birth in births for each in birth.tensors]
     numbers = {id(tensor): storage for tensor, storage in seen if tensor is not None}
     alive = [tensor for tensor, _ in seen if tensor is not None]
@@ -283,8 +281,7 @@ def _allocations(session: Session) -> Int64:
 
 
 def _read_unwritten(session: Session, made_by: Int64, consumed: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The storages that were allocated without contents and are read before an op fills them, with the first reader;
-    of those in ``consumed``, also the ones that no op reads or fills.
+    """The storages read before an op fills them, with the first reader; of ``consumed`` also those left unused.
 
     Times are in half records: an op that updates a tensor reads it and then writes it, one that fills it writes first.
     """
@@ -359,7 +356,6 @@ def _use_of(op: OpSignature) -> _Use:
 
 
 def _tensor_of(session: Session, storage: int, maker: int, reader: int) -> TensorSpec:
-    """The tensor that was filled: as it was allocated, or as it was resized before it was read."""
     columns = session.columns
     tensor = session.signatures[columns.signature[maker]].outputs[0]
     for record in range(maker + 1, 0 if tensor.numel else reader):

@@ -209,9 +209,7 @@ def _note_devices(tape: Tape, args: tuple[Any, ...], out: Any) -> None:
 
 
 def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
-    """For an op that writes arguments: a function that returns the storages of these and of those results that are none
-    of the arguments, which were just allocated.
-    """
+    """What returns the storages of written arguments, and of results that are no arguments: just allocated."""
     if not schema.mutated:
         return None
     storage_ids = tape.storage_ids
@@ -237,9 +235,7 @@ def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:
 def _read_carefully(
     schema: OpSchema, tape: Tape, args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int
 ) -> None:
-    """The reader for calls that the fast ones cannot note: sparse and nested tensors, symbolic shapes, higher-order
-    operators.
-    """
+    """For calls of sparse and nested tensors, symbolic shapes and higher-order operators."""
     kwargs = kwargs or {}
     op = signature_of(schema, args, kwargs, out)
     _note_devices(tape, args, out)

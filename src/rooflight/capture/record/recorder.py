@@ -191,7 +191,6 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
 
 def _environment(devices: set[str]) -> dict[str, str]:
-    """The machine's facts, and which of its devices the recorded tensors were on: "meta" for none."""
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
 

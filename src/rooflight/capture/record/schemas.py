@@ -179,7 +179,6 @@ def _read(group: Any, ranks: Any) -> RankGroup:
 
 
 def _nodes_of(ranks: Sequence[int]) -> int:
-    """The number of nodes of some ranks, if torchrun has set how many ranks each node has; otherwise 1."""
     a_node = os.environ.get("LOCAL_WORLD_SIZE", "")
     return len({rank // int(a_node) for rank in ranks}) or 1 if a_node.isdecimal() and int(a_node) else 1
 

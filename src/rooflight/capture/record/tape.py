@@ -317,10 +317,7 @@ class Tape:
         return distinct, np.array(unique, dtype=np.int32)
 
     def _measurement(self, parent: Int32) -> Measurement:
-        """The times taken while recording: one row. The time of a record with children is the sum of theirs.
-
-        A collective has no time: its op returns once it is queued.
-        """
+        """A collective has no time: its op returns once it is queued."""
         timed = np.array(self.timed, dtype=np.int64)
         starts, ends = np.array(self.starts_ns, dtype=np.int64), np.array(self.ends_ns, dtype=np.int64)
         seconds, begins = np.full(len(parent), np.nan), np.full(len(parent), np.nan)

@@ -106,7 +106,6 @@ class Watch(OnStack, TorchDispatchMode):
 
 
 def _sized(func: Any, schema: OpSchema) -> tuple[bool, ...]:
-    """For each setting of a key, in their order: whether it is a size, which torch's schemas have as SymInt."""
     sizes = set(_SIZES.findall(str(func._schema)))  # the types of its arguments have int instead
     return tuple(name in sizes for name, kind in zip(schema.names, schema.kinds, strict=True) if kind in _SETTINGS)
 
@@ -120,7 +119,6 @@ def _interned(key: CallKey, sized: Sequence[bool]) -> tuple[int, int]:
 
 
 def _shape_free(part: Any, sized: Sequence[bool]) -> Any:
-    """A shape by its rank, strides by their being there, settings without sizes."""
     if isinstance(part, torch.Size):
         return len(part)
     if not isinstance(part, tuple):

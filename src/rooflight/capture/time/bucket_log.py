@@ -39,9 +39,7 @@ Calls = tuple[tuple[tuple[str, str], int], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The result of a sequence of keys: the state after each; for each state, what picks its stretches from all; the
-    calls of buckets, and the buckets left open.
-    """
+    """The state after each key; by state what picks its stretches; the calls of buckets, and buckets left open."""
 
     states: tuple[int, ...]
     parts: tuple[tuple[int, Callable[[Sequence[int]], Sequence[int]]], ...]
@@ -175,7 +173,6 @@ class BucketLog(BucketStates):
 
 
 def _parts(states: Sequence[int]) -> tuple[tuple[int, Callable[[Sequence[int]], Sequence[int]]], ...]:
-    """What picks the stretches of each state from all: each begins with its state, and ends where the next begins."""
     places: dict[int, list[int]] = {}
     for place, state in enumerate(states[:-1]):
         places.setdefault(state, []).append(place)

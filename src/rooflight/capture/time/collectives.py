@@ -143,7 +143,6 @@ class _Queues:
 
 
 def _assignments(queues: Sequence[_Queues]) -> list[_Assignment]:
-    """All assignments of threads to groups that all steps allow; none if there are too many to try."""
     spans: dict[int, Counter[tuple[int, str]]] = defaultdict(Counter)  # of each thread, by step and name
     queued: Counter[tuple[int, str, Hashable]] = Counter()  # spans that each group must get, by step and name
     for number, queue in enumerate(queues):
@@ -174,7 +173,6 @@ def _assignments(queues: Sequence[_Queues]) -> list[_Assignment]:
 
 
 def _calls(step: StepCollectives) -> dict[int, Interval]:
-    """Sends and receives: their span begins inside the op, on its own thread."""
     by_thread: dict[int, list[Event]] = defaultdict(list)
     for span in sorted(step.spans, key=lambda span: span.start_ns):
         if span.name in _CALLERS:

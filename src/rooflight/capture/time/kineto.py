@@ -126,7 +126,6 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
 
 
 def _leaves_of(session: Session) -> tuple[list[int], list[str], set[str]]:
-    """The records without children, their names, and the names of which all records are views."""
     names = [_base(session.signatures[index].name) for index in session.columns.signature]
     is_leaf = ~_is_parent(session) & ~_is_unseen(session)
     leaves = [int(record) for record in np.flatnonzero(is_leaf)]
@@ -142,13 +141,11 @@ def _is_parent(session: Session) -> NDArray[np.bool_]:
 
 
 def _is_unseen(session: Session) -> NDArray[np.bool_]:
-    """Which records were inferred: their kernels run without an op in Kineto's trace."""
     unseen = np.array([op.is_unseen for op in session.signatures], dtype=np.bool_)
     return np.asarray(unseen[session.columns.signature])
 
 
 def _sum_children(session: Session, seconds: Float64, starts: Float64) -> None:
-    """Give each record with children the sum of their times and the start of the first of them. Views take no time."""
     children = np.flatnonzero(~session.counted & works_on_memory(session))
     parents = session.columns.parent[children]
     seconds[:, _is_parent(session)] = 0.0
@@ -213,14 +210,12 @@ def align(expected: Sequence[str], found: Sequence[str]) -> list[tuple[int, int]
 
 
 def _from_right(reached: Mapping[int, int], diagonal: int, skips: int) -> bool:
-    """Whether a diagonal is entered from the next one, by skipping a found name instead of an expected one."""
     if diagonal in (-skips, skips):
         return diagonal == -skips
     return reached[diagonal - 1] < reached[diagonal + 1]
 
 
 def _start(reached: Mapping[int, int], diagonal: int, skips: int) -> int:
-    """The position in expected at which a diagonal is entered."""
     return reached[diagonal + 1] if _from_right(reached, diagonal, skips) else reached[diagonal - 1] + 1
 
 
@@ -246,11 +241,7 @@ def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:
 
 
 def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> list[_Found]:
-    """The events with one of the ``names`` that are inside no other such event, by start; with ``device``, their
-    kernels.
-
-    Of an op on a tensor subclass, the ops on the plain tensors inside it are taken, since those were recorded.
-    """
+    """Those inside no other. Of an op on a tensor subclass, the ops on the plain tensors inside were recorded."""
     found: list[_Found] = []
     owner: dict[int, int] = {}  # correlation of an op -> the outermost op it is part of
     open_until: dict[int, tuple[int, int]] = {}  # thread -> (end of its outermost op, that op's position)

@@ -147,7 +147,6 @@ def _recorded(step: Callable[[], Any]) -> Session:
 
 
 def _as_timed(session: Session) -> Mapping[str, str]:
-    """The session's environment with the threads that the timed steps ran on, if it was recorded on this CPU."""
     from rooflight.machine import environment
 
     facts, threads = session.environment, environment.torch_threads()

@@ -178,7 +178,6 @@ class SpanTimer:
         return spans
 
     def _reset(self) -> None:
-        """Forget calls and backward passes that an exception may have left open."""
         self._stack.clear()
         self._newest.clear()
         self._events.clear()
@@ -197,7 +196,6 @@ class SpanTimer:
     # -- hooks: every module call pays for them, so they are closures over all they need ------------------------------
 
     def _enter_hook(self, number: int) -> Callable[..., None]:
-        """A hook before each call of a module: its time begins, and nodes made before belong to the caller."""
         forward = _FIRST_MODULE + 2 * number
         stack, thread, mark = self._stack, self._thread, self._marks.mark
         on_cuda, stride, backward_hooks, newest = self.on_cuda, self._stride, self._backward_hooks, self._newest
@@ -225,7 +223,6 @@ class SpanTimer:
         return enter
 
     def _leave_hook(self, number: int) -> Callable[..., None]:
-        """A hook after each call of a module: its caller's time continues, and its backward pass gets a mark."""
         stack, thread, mark = self._stack, self._thread, self._marks.mark
         on_cuda, newest, begin_backward = (
             self.on_cuda,
@@ -260,7 +257,6 @@ class SpanTimer:
         return caller
 
     def _backward_hook(self, place: int) -> Callable[[Any], None]:
-        """A hook right before the node that begins the backward pass of a module's call."""
         mark = self._marks.mark
 
         def begin(_gradients: Any) -> None:
@@ -300,7 +296,6 @@ class SpanTimer:
 
     @contextmanager
     def _in_closure(self) -> Iterator[None]:
-        """Time in the block, in which an optimizer's closure runs, does not count as the optimizer's."""
         before = self._marks.mark(self._base + _OUTSIDE) % self._stride
         try:
             yield
@@ -357,19 +352,13 @@ def _between(module: nn.Module, enter: Callable[..., None], leave: Callable[...,
 
 
 def _first_tensor(output: Any) -> Any:
-    """The first tensor of a module's result, which may be a tuple, a list, or a dict of transformers; None if there is
-    none.
-    """
+    """Of a result that may be a tuple, a list, or a dict of transformers."""
     values = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
     return next((value for value in values if isinstance(value, _Tensor)), None)
 
 
 def _call_before(tensor: Any, node: Any, hook: Callable[[Any], None]) -> None:
-    """Have ``hook`` called when the backward pass has come to the node that made ``tensor``.
-
-    As ``register_hook`` does, but without the handle to remove the hook again: making one takes longer than all the
-    rest.
-    """
+    """As ``tensor.register_hook(hook)``, without the handle, which takes longer to make than all the rest."""
     if type(tensor) is _Tensor and tensor._backward_hooks is None:
         tensor._backward_hooks = OrderedDict(((_OUR_HOOK, hook),))
         node._register_hook_dict(tensor)
@@ -396,9 +385,7 @@ def look_of(value: Any, depth: int = 0) -> Any:
 
 
 def _length(cache: Any) -> int | None:
-    """The length of a cache of transformers; None for one of fixed size: its length is a tensor, changes no shape, and
-    reading it would wait for the device.
-    """
+    """None for a cache of fixed size: its length is a tensor, and reading it would wait for the device."""
     try:
         length = cache.get_seq_length()
     except Exception:

@@ -218,7 +218,6 @@ def benchmark_workload(
 
 
 def _run(folder: Path, threads: int, limit_s: float, program: Callable[[Request], _Found], request: Request) -> _Found:
-    """Run a program in a process of its own; each mode has an Inductor folder of its own in ``folder``."""
     cache = folder / (request.compile_mode or _EAGER)
     return answered(program, request, cache, threads=threads, limit_s=limit_s)
 
@@ -235,7 +234,6 @@ def _eager(request: Request, run: Callable[..., Any], pace: Pace, modes: int) ->
 
 
 def _compiled(begun: Compiled, eager: Request, run: Callable[..., Any], pace: Pace) -> Iterator[Compiled]:
-    """The result of a mode, with one more program each time: cold, warm, then compared with the eager program."""
     request = msgspec.structs.replace(eager, compile_mode=begun.mode)
     found = begun
     for number, kind in enumerate(OF_A_MODE):

@@ -222,7 +222,6 @@ class InFloat64(TorchDispatchMode):
             return tree_map(lambda leaf: self._shadow(leaf).clone() if _is_floating(leaf) else leaf, value)
 
     def _again(self, func: Any, wide: Any, results: Sequence[Tensor], known: set[int]) -> bool:
-        """Run an op on shadows. Returns whether that gave a result in float64 for each of its own."""
         args, kwargs = wide
         if func in (torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default):
             args = (*args[:2], False)  # half_to_float is of half inputs
@@ -259,7 +258,6 @@ class InFloat64(TorchDispatchMode):
         return self._shadow(leaf) if _is_floating(leaf) else leaf
 
     def _shadow(self, tensor: Tensor) -> Tensor:
-        """The tensor in float64, with its strides; of its own values where no op wrote it while the mode was open."""
         wider = _WIDER.get(tensor.dtype, torch.float64)
         if tensor.layout != torch.strided or tensor.dtype not in _WIDER:
             return tensor.detach().to(wider)

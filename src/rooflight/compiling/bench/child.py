@@ -154,9 +154,7 @@ def _stages(request: Request) -> dict[str, float]:
 
 
 def _kernels(codes: Sequence[str]) -> int:
-    """Kernels that the generated codes call, and calls of libraries. A package's code is C++, whose calls are not
-    counted: of it Inductor's own count is taken, in which one function of a CPU may be several kernels.
-    """
+    """Of a package, C++ code, Inductor's own count: one function of a CPU may be several kernels."""
     from torch._dynamo.utils import counters
     from torch._inductor import metrics
 

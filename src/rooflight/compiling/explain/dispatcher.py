@@ -31,8 +31,6 @@ class _State:
 
 @dataclass(slots=True)
 class _Call:
-    """Calls of an op with the same key set. ``example``: the arguments of the first."""
-
     function: Any
     inputs: int
     state: _State
@@ -47,7 +45,6 @@ class _Call:
 
 @lru_cache(maxsize=1)
 def _defaults() -> _State:
-    """The state of a thread that has set nothing: the keys that are always included, and always excluded."""
     found: list[_State] = []
     thread = Thread(target=lambda: found.append(_state()))
     thread.start()
@@ -184,9 +181,7 @@ def _bits(key: str) -> int:
 
 
 def _united(inputs: int, state: _State) -> int:
-    """The key set that the dispatcher looks at: (inputs | included) - excluded. Excluding a key excludes it for all
-    backends, and no backend.
-    """
+    """(inputs | included) - excluded. Excluding a key excludes it for all backends, and no backend."""
     from torch import _C
 
     backends = (1 << _C._dispatch_num_backends()) - 1
@@ -195,7 +190,6 @@ def _united(inputs: int, state: _State) -> int:
 
 @lru_cache(maxsize=4096)
 def _table(name: str) -> dict[str, tuple[str, str, bool]]:
-    """For each dispatch key of an op: where its kernel is registered, its kind, whether it falls through."""
     from torch import _C
 
     try:
@@ -206,7 +200,6 @@ def _table(name: str) -> dict[str, tuple[str, str, bool]]:
 
 
 def _selected(call: _Call) -> Iterator[Layer]:
-    """The kernel of the backend that a factory's arguments name: its inputs have no keys."""
     import torch
 
     device = torch.device(call.example[1].get("device") or torch.get_default_device())
@@ -248,9 +241,7 @@ def _kind(key: str, registered_as: str) -> LayerKind:
 
 
 def _masks(key: str, registered_as: str, table: Mapping[str, tuple[str, str, bool]]) -> tuple[str, ...]:
-    """What a layer excludes before it calls on: its own key; autograd also in-place and views, where that layer has no
-    kernel of its own (as the kernels of ``VariableType`` are generated).
-    """
+    """What a layer excludes before it calls on, as the kernels of ``VariableType`` are generated."""
     if "math kernel" in registered_as or _kind(key, registered_as) in ("backend", "other"):
         return ()
     if key.startswith("Autograd"):
@@ -269,10 +260,7 @@ def _watcher(
     top: Callable[[Any, Sequence[Any], Mapping[str, Any]], _Call],
     below: Callable[[_Call, Any, Sequence[Any], Mapping[str, Any]], None],
 ) -> Any:
-    """A mode that sees each op before autograd, and one that sees what runs below it.
-
-    Of modes before autograd torch takes only its own classes, so it derives from one of them.
-    """
+    """Of modes before autograd torch takes only its own classes, so it derives from one of them."""
     from torch import _C
     from torch._subclasses.schema_check_mode import SchemaCheckMode
     from torch.utils._python_dispatch import TorchDispatchMode

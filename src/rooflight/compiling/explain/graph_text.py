@@ -115,7 +115,6 @@ def sized(type_text: str, symbols: Mapping[str, int]) -> tuple[str, tuple[int | 
 
 
 def _size(text: str, symbols: Mapping[str, int]) -> int | None:
-    """The value of a size such as ``2*s77`` or ``(s77//2)``; None if a symbol is unknown, or it is more than that."""
     try:
         return _value(ast.parse(text, mode="eval").body, symbols)
     except (SyntaxError, ValueError, ZeroDivisionError, RecursionError):

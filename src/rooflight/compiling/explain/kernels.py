@@ -64,11 +64,7 @@ def _compiled(heard: Heard) -> list[_Compiled]:
 
 
 def _kernels_of(compiled: _Compiled) -> list[_Made]:
-    """The kernels that the generated code calls, in order, each with the scheduler's groups that became it.
-
-    The code calls libraries by the names that the groups have. Between two such calls Inductor's kernels are as many
-    as the groups, or, for CPUs, one with all of them.
-    """
+    """In order, each with the scheduler's groups that became it: the code calls libraries by the groups' names."""
     lines, called = _calling(compiled.code)
     made: list[_Made] = []
     waiting: list[Group] = []

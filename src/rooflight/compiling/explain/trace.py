@@ -125,7 +125,6 @@ def _group(node: Any) -> Group | None:
 
 
 def _called(kernel: Any) -> list[Any]:
-    """The FX nodes that a library call stands for. Its origins include the nodes of inputs that it had written out."""
     origin, op = kernel.get_origin_node(), getattr(kernel, "op_overload", None)
     if origin is not None:
         return [origin]

@@ -136,9 +136,7 @@ def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, flo
 
 
 def _largest(gradient: torch.Tensor) -> float:
-    """The unit in which a gradient is compared, 1 at least: a sum over many rows errs in proportion to what is summed,
-    also where it cancels.
-    """
+    """At least 1: a sum over many rows errs in proportion to what is summed, also where it cancels."""
     largest = float(gradient.abs().max()) if gradient.numel() else 1.0
     return max(1.0, largest) if math.isfinite(largest) else 1.0
 
@@ -217,7 +215,6 @@ def _compilation() -> Any:
 
 
 def _drop(compilations: Set[Any]) -> None:
-    """Take the entries of these compilations out of Dynamo's cache, so that their frames are compiled once more."""
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     from torch._dynamo.convert_frame import input_codes
     from torch._dynamo.guards import DeletedGuardManagerWrapper

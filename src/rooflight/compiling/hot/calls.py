@@ -49,7 +49,6 @@ def call_kind(
 
 
 def _parts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], list[Any], list[torch.Tensor | None]]:
-    """What the kind of a call has of its arguments, their sizes, and for each size the tensor; None for a number."""
     parts: tuple[list[Any], list[Any], list[torch.Tensor | None]] = [], [], []
     for value in args:
         _add(value, *parts, _DEPTH)

@@ -113,7 +113,6 @@ class Compilation:
             yield
 
     def _begin_trial(self, kind: CallKind, tried: int) -> None:
-        """Compare compiled runs with eager ones from now on; below 0, ``tried`` are runs that are checked first."""
         kind.tried = tried
         kind.compiled_s.clear()
         kind.compiled_at = self._options.clock()
@@ -121,9 +120,7 @@ class Compilation:
     # -- compiled again ------------------------------------------------------------------------------------------------
 
     def _allowed(self) -> bool:
-        """Whether torch may compile a graph now: in a call that is meant to, or where compiling once more pays. In
-        a trial it may, until it is clear that sizes that Dynamo makes dynamic are not all that changes.
-        """
+        """In a call meant to compile, where it pays, or in a trial whose dynamic sizes may be all that changes."""
         if self._meant:
             return True
         call, seen = self.now, self._seen

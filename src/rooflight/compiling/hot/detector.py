@@ -167,7 +167,6 @@ class _Stream:
         return [period for period, equal in self._periods.items() if equal >= period * self._repeats]
 
     def _stop_following(self) -> None:
-        """Have candidates and contexts know the operations that were only compared with those of the leader."""
         leader, followed, at = self._leader, self._followed, self._count
         self._leader = self._followed = 0
         # earlier ones are the same as these, a period ago
@@ -181,7 +180,6 @@ class _Stream:
             self._periods[period] = self._equal(period) if period != leader else self._periods[period] + followed
 
     def _equal(self, period: int) -> int:
-        """How many of the last operations equalled the one a period before, as far as the ring goes back."""
         kinds, last, equal = self._kinds, self._count - 1, 0
         for equal in range(min(LONGEST_PERIOD, self._count) - period):
             if kinds[(last - equal) % LONGEST_PERIOD] != kinds[(last - equal - period) % LONGEST_PERIOD]:
@@ -197,8 +195,6 @@ class _Stream:
 
 
 class _Context:
-    """Where the last ``length`` operations stood before, known by a rolling hash of them."""
-
     def __init__(self, length: int) -> None:
         self._length = length
         self._leaving = pow(_BASE, length, _MODULUS)

@@ -203,10 +203,7 @@ def expected_gain(
 
 
 def _device(session: Session) -> DeviceSpec:
-    """The device of a session as it is known without measuring anything: a loop does not wait for a calibration.
-
-    Raises ValueError for a GPU that the catalog does not know.
-    """
+    """Known without measuring: a loop does not wait for a calibration. Raises ValueError for an unknown GPU."""
     from rooflight.devices import calibrations
     from rooflight.devices.catalog import find_by_torch_name
     from rooflight.machine.hardware import cuda_name

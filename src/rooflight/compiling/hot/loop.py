@@ -241,7 +241,6 @@ class HotLoop:
         return out
 
     def _tried(self, call: Call) -> Any:
-        """Run the function eagerly or compiled, in turns, timed. The first compiled runs are checked, and not timed."""
         kind = call.kind
         kind.tried += 1
         if checked := kind.tried <= 0:

@@ -172,7 +172,6 @@ class CallKind:
         return "compile" if self.state != "eager" and self.runs_with(sizes) and self._pays(left) else "time"
 
     def _worth_a_look(self, floor_s: float, left: float | None) -> bool:
-        """Whether so much time is at stake that compiling may pay, if it takes no less than ``floor_s``."""
         if not self.eager_s:
             return False
         if left is None:
@@ -184,9 +183,7 @@ class CallKind:
         return False
 
     def _pays(self, left: float | None) -> bool:
-        """Whether the next call is to be compiled: by what is left to gain, or, as that is not known, once it has run
-        for as long as compiling takes.
-        """
+        """By what is left to gain, or, as that is not known, once it has run for as long as compiling takes."""
         assert self.expected is not None
         speedup = self.speedup or self.expected.speedup
         compile_s = self.compile_s or self.expected.compile_s

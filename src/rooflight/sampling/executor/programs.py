@@ -226,7 +226,6 @@ def _follow(job: int, folder: Path, count: int, noun: str, progress: Progress, *
 
 
 def _replies(folder: Path, known: set[Path] | None = None) -> list[Path]:
-    """The files of answers that are not ``known`` yet; they become known."""
     found = sorted(set(folder.glob(f"*{_SUFFIX}")) - (known or set()))
     if known is not None:
         known.update(found)

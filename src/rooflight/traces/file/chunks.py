@@ -268,7 +268,6 @@ class TraceChunks:
         yield self._last(rest)
 
     def _after_head(self, text: IO[bytes], size: int = 0) -> bytes:
-        """What follows the begin of the list of events, read in pieces of this size. Keeps the keys before it."""
         found = b""
         while piece := text.read(size or _CHUNK):
             found = (found + piece).removeprefix(_BOM)
@@ -305,7 +304,6 @@ class TraceChunks:
         return events
 
     def _ended(self, rest: bytes) -> tuple[list[RawEvent], bytes]:
-        """The events of a list that ends somewhere in a text, and what follows it. Raises _NoJsonError for no JSON."""
         text = b"[" + rest
         end = len(text)
         try:
@@ -336,7 +334,6 @@ class TraceChunks:
             raise ValueError(f"{self.path} is not JSON: {error}") from error
 
     def _decoded(self, text: bytes) -> list[RawEvent] | None:
-        """The events of a list, None if the text was cut in the middle of one. Raises _NoJsonError if it is no JSON."""
         try:
             return _as_events.decode(text)
         except msgspec.ValidationError:
@@ -363,7 +360,6 @@ class TraceChunks:
         return found
 
     def _salvaged(self, text: bytes) -> tuple[list[RawEvent], bytes]:
-        """The events of a text in which not all is JSON, and the text after the last place that can be their end."""
         parts = _BETWEEN.split(text)
         events, at = [], 0
         while at < len(parts) - 1:
@@ -381,7 +377,6 @@ class TraceChunks:
 
 
 def _check_cut(error: Exception, text: bytes) -> None:
-    """Raise _NoJsonError unless decoding stopped at the bracket that was put after a cut, or in a string cut there."""
     if isinstance(error, UnicodeDecodeError | RecursionError):
         raise _NoJsonError from error
     at = _AT_BYTE.search(str(error))

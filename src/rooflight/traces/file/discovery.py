@@ -156,7 +156,6 @@ def _by_name(names: Iterable[str]) -> dict[str, int]:
 
 
 def _one_run(folder: Path, files: Sequence[RankFile]) -> RankFiles:
-    """Of files with ranks those of one run: of the most ranks, of several such the last."""
     runs: dict[_Run, dict[int | None, RankFile]] = defaultdict(dict)
     for file, run in zip(files, _runs(files), strict=True):
         before = runs[run].get(file.rank)
@@ -179,9 +178,7 @@ _Run = tuple[tuple[tuple[int, str], ...], int]
 
 
 def _runs(files: Sequence[RankFile]) -> list[_Run]:
-    """The run of each file: its name without the rank, or the cycle of its worker, counted from the last. Those of a
-    later run are greater.
-    """
+    """The run of each file: its name without the rank, or its worker's cycle; a later run's are greater."""
     cycles, passed = Counter(map(_worker, files)), Counter[str]()
     found: dict[Path, _Run] = {}
     for file in sorted(files, key=lambda file: _natural(_when(file))):

@@ -135,7 +135,6 @@ def _known(number: int | None) -> int:
 
 
 def _small(number: int | str) -> int:
-    """A number of a device or a stream, 0 for what is none."""
     return number if isinstance(number, int) and abs(number) < 1 << 31 else 0
 
 

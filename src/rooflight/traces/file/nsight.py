@@ -147,7 +147,6 @@ class _Reader:
             self._builder.ops.add(start, stop, on, own, number, args, sequence, backward, UNKNOWN, UNKNOWN)
 
     def _spans(self, table: str, wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-        """Rows that begin and end, the first two of the columns; None for columns that the table lacks."""
         for row in self._read(table, wanted):
             self._builder.events += 1
             if not (isinstance(row[0], int) and isinstance(row[1], int)):
@@ -190,7 +189,6 @@ def _number(value: Any) -> int:
 
 
 def _args(sizes: str | None) -> HostArgs:
-    """The arguments of an op in the name of its range: none where its lists are cut."""
     if not sizes:
         return HostArgs()
     try:

@@ -267,7 +267,6 @@ class Collectives:
         return self._described.get(op) or self._annotated(op)
 
     def _annotated(self, op: int) -> OpSignature | None:
-        """From the annotation inside the op that has a tensor, or the one of gloo's thread that did the work."""
         ops = self._trace.ops
         if op in self._on_threads:
             return self._of_range(self._on_threads[op])

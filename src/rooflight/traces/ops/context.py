@@ -151,7 +151,6 @@ def dtypes_of_kernel(name: str) -> tuple[str, ...]:
 
 
 def _list_dtypes(kernels: Iterable[str]) -> tuple[str, ...]:
-    """Those that all kernels allow."""
     found: tuple[str, ...] | None = None
     for allowed in filter(None, map(dtypes_of_kernel, kernels)):
         found = tuple(dtype for dtype in (allowed if found is None else found) if dtype in allowed)
@@ -159,14 +158,12 @@ def _list_dtypes(kernels: Iterable[str]) -> tuple[str, ...]:
 
 
 def _algorithm(work: Collection[tuple[str, int]]) -> str:
-    """How a convolution was computed where it was not by its definition."""
     if any(_WINOGRAD.search(kernel) for kernel, _ in work):
         return "winograd"
     return "fft" if any("fft" in kernel.lower() for kernel, _ in work) else ""
 
 
 def _result_dtype(trace: Trace, op: int, work: _Work) -> str:
-    """What a kernel fills, or that of the source where memory was copied as it is."""
     arguments = arguments_of_op(trace, op)
     if arguments is None or arguments.values is not None or not work:
         return ""
@@ -192,9 +189,7 @@ def precision_of_kernel(name: str) -> str:
 
 
 def _precision(trace: Trace, op: int, name: str, work: _Work) -> str:
-    """The precision of an op's float32 products: TF32 if one of its kernels computed so. Attention in float32 has a
-    rule of its own (``roofline.float32``), so of it only TF32 counts.
-    """
+    """TF32 if a kernel computed so. Attention in float32 has its own rule (``roofline.float32``)."""
     multiplies = name in _PRODUCTS or ("::" in name and "conv" in name)
     if not multiplies and not ("::" in name and "attention" in name):
         return ""
@@ -211,9 +206,7 @@ def multiplies_by_tf32(owned: Ownership) -> bool:
 
 
 class _Convolutions:
-    """Shapes of results of convolutions in traces without settings: that of the gradient that came back for the same x
-    and weight, where all such are equal, or that of the tensor which the next op takes.
-    """
+    """Shapes of results in traces without settings: of the gradient that came back, or of what the next op takes."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

@@ -81,7 +81,6 @@ def _parts(annotations: Iterable[str]) -> tuple[StepLengths, StepLengths] | None
 
 
 def _part(sequences: int, text: str) -> StepLengths | None:
-    """The sequences of one kind, None if the text lacks how many tokens they have."""
     sums = {name: int(value) for name, value in _NAMED.findall(text)}
     if not sums:
         found = re.fullmatch(r"(\d+)(?:_(\d+))?", text)
@@ -222,7 +221,6 @@ class EngineFacts:
         return found
 
     def _window(self, name: str, kernels: frozenset[str]) -> int | None:
-        """The most keys that a query of the call sees, 0 where no window hides any, None if that is not known."""
         window = self._model.window if self._model is not None else None
         if _SHOWS_WINDOW.search(name) or window == 0:
             return 0
@@ -272,7 +270,6 @@ def _holding(owned: Ownership, kernels: Iterable[int]) -> frozenset[int]:
 
 
 def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
-    """The dtype and the width of the cache, by the ops that store keys in it; the least of several."""
     widths, dtypes = set(), set()
     for op in np.flatnonzero(trace.named(trace.ops, _STORES.search)).tolist():
         tensors = tensors_of_op(trace, op)
@@ -287,9 +284,7 @@ def _cache(trace: Trace) -> Mapping[str, AttributeValue]:
 
 
 def _ranks(trace: Trace, model: ModelFacts | None) -> int:
-    """Among how many ranks the heads of attention, and with them the work of experts, are split: the heads of the
-    config by those of the queries in the trace; all ranks of the run where no op shows them.
-    """
+    """Among how many ranks heads and experts are split: by the heads of the config and of the trace's queries."""
     if model is None:
         return 1
     attending = trace.named(trace.ops, lambda name: _attends(name) and not name.startswith("aten::"))
@@ -302,7 +297,6 @@ def _ranks(trace: Trace, model: ModelFacts | None) -> int:
 
 
 def _tokens(tensors: Sequence[TensorSpec]) -> int:
-    """Tokens of the first tensor, the query or the result: [..., heads, size of a head], or [tokens, width]."""
     if not tensors or len(tensors[0].shape) < 2:
         return 0
     shape = tensors[0].shape

@@ -167,7 +167,6 @@ def _within(value: Any, kind: str, shape: Any, strides: Any) -> Iterator[Held]:
 
 
 def _is_place(value: Any) -> bool:
-    """Whether a value is that of a tensor: its number, its storage, where it begins there, its elements, and more."""
     return isinstance(value, list) and len(value) >= 4 and all(isinstance(each, int) for each in value[:4])
 
 
@@ -210,8 +209,6 @@ def with_storages(
 
 
 class _Storages:
-    """Numbers storages in the order in which they are touched."""
-
     def __init__(self) -> None:
         self.sizes: list[int] = []
         self._numbers: dict[int, int] = {}
@@ -241,7 +238,6 @@ class _Storages:
         }
 
     def _result(self, place: int, spec: TensorSpec, given: Mapping[tuple[int, int], Held], held: Operands) -> Held:
-        """The memory of a result: that of the input which it aliases, or its own."""
         shared = [each for (storage, _), each in given.items() if storage == spec.storage]
         if shared:
             return given.get((spec.storage, spec.offset), shared[0])

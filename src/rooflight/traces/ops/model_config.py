@@ -96,7 +96,6 @@ def _integer(config: Mapping[str, Any], *keys: str) -> int:
 
 
 def _matrices(config: Mapping[str, Any]) -> int:
-    """The matrices of an expert: in and out, and a gate."""
     names = {config.get(key) for key in ("hidden_act", "mlp_hidden_act", "hidden_activation", "activation")}
     return 2 if names & _WITHOUT_GATE else 3
 

@@ -158,7 +158,6 @@ def _layer_norm(arguments: Arguments, context: CallContext) -> Mapping[str, str]
 
 
 def _pooling(arguments: Arguments, context: CallContext) -> Mapping[str, str]:
-    """The smallest windows that make a result of this shape."""
     tensors = arguments.tensors
     backward = len(tensors) > 2
     result = tensors[0].shape if backward else context.result

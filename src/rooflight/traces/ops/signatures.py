@@ -101,7 +101,6 @@ def is_level(call: Call) -> bool:
 
 @cache
 def _split_overloads(name: str) -> Mapping[str, bool]:
-    """For each overload whether torch splits it; empty if torch has no such op."""
     found = {}
     for overload in _overloads_of(name):
         try:
@@ -154,7 +153,6 @@ def find_signatures(calls: Iterable[Call]) -> dict[Call, OpSignature]:
 
 
 def _run(reruns: Mapping[Call, _Rerun]) -> Mapping[int, list[OpSignature]]:
-    """The signatures that each call leaves when it is run on meta tensors. Adds why a call cannot be run."""
     dtypes = _dtypes_by_shape(rerun.arguments for rerun in reruns.values())
     with torch.no_grad(), record() as recording:
         for number, (call, rerun) in enumerate(reruns.items()):
@@ -180,9 +178,7 @@ def _run(reruns: Mapping[Call, _Rerun]) -> Mapping[int, list[OpSignature]]:
 
 
 def _as_it_ran(op: OpSignature, context: CallContext) -> OpSignature:
-    """A signature with what the device did: its algorithm, its precision, and the results that it returned where they
-    are known, which may leave out what only a backward pass reads.
-    """
+    """With what the device did: algorithm, precision, and results, which may leave out what only backward reads."""
     shown = ((ALGORITHM, context.algorithm), (COMPUTED_IN, context.computed_in))
     known = (
         result if result and spec.storage == UNSHARED else spec
@@ -258,9 +254,7 @@ def _dtypes_by_shape(calls: Iterable[Arguments | None]) -> Mapping[tuple[int, ..
 
 
 def _list_dtype(arguments: Arguments, dtypes: Mapping[tuple[int, ...], set[str]], context: CallContext) -> str | None:
-    """The dtype of the tensors in a call's lists: of those that its kernel allows, that of all tensors of the same
-    shapes in the trace, if it is one. If none of them is, the first that the kernel allows: they have one size.
-    """
+    """Of tensors in lists: the one its kernel allows, or that all tensors of these shapes have in the trace."""
     candidates: set[str] = set()
     for place, type_ in enumerate(arguments.types):
         for dims in arguments.dims[place] if type_ == LIST else ():

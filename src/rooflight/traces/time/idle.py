@@ -178,9 +178,7 @@ def idle_time(owned: Ownership, busy: Covered) -> IdleTime:
 
 
 def _ends(owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, Flags]:
-    """For each gap the work that ended it, ``UNKNOWN`` for none; when that was queued, never after the gap's end; and
-    whether its launch is unknown.
-    """
+    """By gap the work that ended it or ``UNKNOWN``, when that was queued, and whether its launch is unknown."""
     work, calls = owned.trace.work, owned.trace.calls
     order = np.argsort(work.start, kind="stable")
     at = np.searchsorted(work.start[order], gaps.stop, side="left")
@@ -247,7 +245,6 @@ class _Host:
         return found
 
     def _waiting(self, call: int) -> str:
-        """The outermost op around a call, or the name of the call."""
         if call == UNKNOWN:
             return ""
         *_, outermost = UNKNOWN, *self._owned.nesting.around(int(self._owned.nesting.call_op[call]))

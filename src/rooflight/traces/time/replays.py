@@ -258,7 +258,6 @@ class _Join:
         return f"{replay} is none of the graphs captured there, which have {shown}"
 
     def _fit(self, graph: Captured, nodes: tuple[Node, ...]) -> Int32 | None:
-        """The place in the graph of each node of a replay, ``UNKNOWN`` of some; None if it is not this graph."""
         found = _in_order(*(_keys(each, by_name=graph.is_named) for each in (graph.nodes, nodes)))
         joined = int((found != UNKNOWN).sum())
         if joined < _FITS * max(len(nodes), len(graph.nodes)):
@@ -277,9 +276,7 @@ class _Join:
         return [self._captured.op_name(op) for op in self._nesting.around(int(self._nesting.call_op[call]))]
 
     def _chosen(self, fitting: Sequence[int], around: Sequence[str]) -> int | None:
-        """The graph that a replay is of. Of several, that of the batch size in the annotations; graphs of equal ops, as
-        those of layers that were captured one by one, take turns. None if they differ in what their ops are.
-        """
+        """Of several graphs the one of the annotated batch size; graphs of equal ops, as of layers, take turns."""
         sizes = {index: batch_size(self._graphs[index].names) for index in fitting}
         size = batch_size(around)
         if size is not None:  # a batch runs in the smallest graph that holds it
@@ -303,9 +300,7 @@ def _keys(nodes: Sequence[Node], *, by_name: bool) -> list[int | str]:
 
 
 def _in_order(captured: Sequence[int | str], nodes: Sequence[int | str]) -> Int32:
-    """For each node the place of the captured one with the same key and as many of this key before it; ``UNKNOWN`` for
-    keys that both do not have equally often.
-    """
+    """By node the captured one with as many of its key before it; ``UNKNOWN`` where the counts differ."""
     if captured == nodes:
         return np.arange(len(nodes), dtype=np.int32)
     places: dict[int | str, list[int]] = defaultdict(list)

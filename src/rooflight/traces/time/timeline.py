@@ -129,7 +129,6 @@ def _when(trace: Trace, chosen: Flags | Int64) -> Covered:
 
 
 def _launched_by_ops(owned: Ownership) -> DeviceTime | None:
-    """The time of the work alone that an op launched within the trace, from its first piece to the end of its last."""
     work, chosen = owned.trace.work, owned.launched_by != UNKNOWN
     if not chosen.any():
         return None
@@ -257,7 +256,6 @@ def _host_ops(owned: Ownership) -> tuple[HostOp, ...]:
 
 
 def _around(nesting: Nesting, inner: Int32, chosen: Int32) -> Int32:
-    """The chosen op around each of the inner ones, itself included, ``UNKNOWN`` where there is none."""
     is_chosen = np.zeros(len(nesting.parent) + 1, dtype=np.bool_)  # the last is that of UNKNOWN
     is_chosen[chosen] = True
     found = inner.copy()
@@ -267,7 +265,6 @@ def _around(nesting: Nesting, inner: Int32, chosen: Int32) -> Int32:
 
 
 def _phases_of_work(owned: Ownership, places: Places) -> list[str]:
-    """The phase in which each piece of work was launched: that of its op, else the annotation around its call."""
     known: dict[int, tuple[str, Direction]] = {}
     labels: list[tuple[str, Direction]] = []
     for op, call in zip(owned.accounted.tolist(), owned.call.tolist(), strict=True):
@@ -282,7 +279,6 @@ def _phases_of_work(owned: Ownership, places: Places) -> list[str]:
 
 
 def _phase_times(trace: Trace, phases: Sequence[str], idle: IdleTime, activity: Activity) -> tuple[PhaseTime, ...]:
-    """The time of each phase, the busiest first; none where there is but one."""
     names = {name: number for number, name in enumerate(dict.fromkeys(phases))}
     if len(names) < 2:
         return ()

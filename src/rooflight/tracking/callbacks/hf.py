@@ -101,8 +101,6 @@ class SolCallback(TrainerCallback):
 
 
 class _OpenRun:
-    """The W&B run that is open, if any: the trainer's own callback opens one."""
-
     def log(self, scalars: dict[str, float], step: int) -> None:
         """Write a step's figures."""
         run = getattr(sys.modules.get("wandb"), "run", None)
