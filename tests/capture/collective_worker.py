@@ -1,7 +1,5 @@
 """Runs distributed programs, recorded, measured and saved, one session a program. Started by ``forked_ranks``."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A test that leaves torch changed fails, not the test after it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs distributed programs under a recording and writes what was recorded as JSON. Started by ``forked_ranks``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

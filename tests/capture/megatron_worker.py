@@ -1,7 +1,5 @@
 """A rank of the test with megatron-core's own layers: what it recorded, as JSON. Started by ``forked_ranks``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The log of a step: what is read from it, also where a program was interrupted, and that it stays short."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

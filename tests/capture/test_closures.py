@@ -1,7 +1,5 @@
 """What an optimizer's closure computes is forward and backward, not the optimizer's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

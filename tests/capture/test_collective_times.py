@@ -1,7 +1,5 @@
 """When collectives ran: gloo processes that record, measure, save and are merged; hand-made events for the rest."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compiled models run eagerly while recorded, and compiled again, no slower, afterwards (pytorch issue 140909)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Collectives, DDP, FSDP2 and DTensor, recorded in two gloo processes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which torch function an op was called for: forward, backward, recomputed, and beside the modes of others."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager

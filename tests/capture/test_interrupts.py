@@ -1,7 +1,5 @@
 """A KeyboardInterrupt at any moment: whole records, and torch as it was."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

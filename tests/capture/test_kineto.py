@@ -1,7 +1,5 @@
 """Times joined to records: the longest common sequence, in order, whatever is missing on either side."""
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from itertools import pairwise

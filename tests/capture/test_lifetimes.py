@@ -1,7 +1,5 @@
 """When storages of real programs are freed, and what they were for."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from collections import Counter

@@ -1,7 +1,5 @@
 """Marks cut time without losing any: exact sums on a fake clock, and events that stand in for CUDA's."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

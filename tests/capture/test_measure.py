@@ -1,7 +1,5 @@
 """Times that can be trusted: what disturbed them, whether the step is the recorded one, what torch is afterwards."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Callable

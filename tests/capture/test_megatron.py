@@ -3,8 +3,6 @@
 Where megatron-core is not installed: pip install --no-deps megatron-core==0.16.1
 """
 
-from __future__ import annotations
-
 import json
 from importlib.util import find_spec
 from pathlib import Path

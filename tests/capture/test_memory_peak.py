@@ -1,7 +1,5 @@
 """Recorded peaks beside two independent counts of torch's own, for GPT-2, plain and checkpointed."""
 
-from __future__ import annotations
-
 from argparse import Namespace
 from pathlib import Path
 

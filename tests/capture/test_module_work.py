@@ -2,8 +2,6 @@
 did. The stand-ins compute with numpy through pointers; the real ones need a GPU and never ran here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which module and which direction an op belongs to, in forward, backward and recomputation."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from recorded_model import built, in_thread, recorded

@@ -1,7 +1,5 @@
 """Torch after a recording is torch before it, however the recording ended."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from recorded_model import aligned, built, in_thread, model, raiser, recorded, x

@@ -1,7 +1,5 @@
 """Recording changes no result and misses no op, on torch's own samples for its own ops."""
 
-from __future__ import annotations
-
 import warnings
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Results of kernels that appear without an allocation are listed with their module."""
 
-from __future__ import annotations
-
 from collections import UserDict
 from dataclasses import dataclass
 from types import SimpleNamespace

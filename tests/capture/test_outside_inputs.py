@@ -1,7 +1,5 @@
 """Data in memory that torch did not allocate is an input, however a program gets it."""
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Tensors that kernels outside the dispatcher write are listed; what programs do with ``torch.empty`` is not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Phases: nested, raised, decorated, by thread, and as NVTX ranges where there is CUDA."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recording changes nothing about random programs, and takes down all of them."""
 
-from __future__ import annotations
-
 import warnings
 from contextlib import nullcontext
 from typing import Any

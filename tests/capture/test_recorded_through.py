@@ -1,7 +1,5 @@
 """What wraps a training step and must be seen through: checkpointing, autocast, scaling, accumulation, compilation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Recordings inside each other, one after the other, and in several threads at once."""
 
-from __future__ import annotations
-
 import threading
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Seconds of modules on a fake clock: exact, forward and backward, and in sum always the wall's."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Spans around compiled code: no graph break, no recompilation, the same results, and time where it can be told."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

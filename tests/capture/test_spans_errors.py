@@ -1,7 +1,5 @@
 """Spans where something raises: whatever ended a call, the next one is timed right, and the sum always."""
 
-from __future__ import annotations
-
 import pytest
 from recorded_model import built
 from ticking import BACKWARD, FORWARD, Block, Leaf, Ticking, tick, x

@@ -1,7 +1,5 @@
 """The hooks of spans beside those of others, and what they leave behind."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import io

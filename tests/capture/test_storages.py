@@ -1,7 +1,5 @@
 """Which memory an op reads and writes: producer to consumer, aliases once, freed memory under a new id."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What kinds of tensors and transforms a recording copes with, and what it makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

@@ -1,7 +1,5 @@
 """Watches: patterns of operations by the recorder's own call key, and how operations are wired."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

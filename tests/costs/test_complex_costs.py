@@ -1,7 +1,5 @@
 """Complex numbers: the FLOPs that the kernels do, of which this build's are asked by how they round."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from builders import cost, spec

@@ -1,7 +1,5 @@
 """Ops that may be done before they have read everything: a bound is of what they must read."""
 
-from __future__ import annotations
-
 import torch
 from builders import cost, spec
 from recorded_costs import only_cost

@@ -1,7 +1,5 @@
 """Ops on images: pooling, resampling, and torchvision's, recorded: its own or, where it lacks, of its schemas."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import pytest

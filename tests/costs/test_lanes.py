@@ -1,7 +1,5 @@
 """Lanes compute what Python computes of each number alone, bit for bit."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Nested and jagged tensors, recorded: products of parts, and transformers that skip the padding."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from builders import cost, spec

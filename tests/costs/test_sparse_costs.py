@@ -1,7 +1,5 @@
 """Sparse tensors, recorded: how many elements they store is a fact of each call."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from builders import cost, op, spec

@@ -1,7 +1,5 @@
 """A name finds a device with the roofs of its newest calibration, and its datasheet where it has none."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

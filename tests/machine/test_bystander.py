@@ -1,7 +1,5 @@
 """What other programs took of the CPU: exact with a reader of our own, and once with a real busy program."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

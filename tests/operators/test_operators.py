@@ -1,7 +1,5 @@
 """Each operator's description against what the recorder sees when it runs: the same FLOPs, the same bytes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import warnings

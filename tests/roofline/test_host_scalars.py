@@ -1,7 +1,5 @@
 """Host scalars: which numbers of a recording stay with the host, and what reading them takes; sums by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from builders import op, spec

@@ -1,7 +1,5 @@
 """Memory at the peak, over the step, and who made it: arithmetic by hand, then properties."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 

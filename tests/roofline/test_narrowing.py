@@ -1,7 +1,5 @@
 """Of a result only a part is read: the fused and the program bound count what that part takes, and nothing below it."""
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 The program bound on an H100 of each, computed at commit 88ffe20. A bound is never above it.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from functools import partial

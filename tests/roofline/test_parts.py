@@ -1,7 +1,5 @@
 """Storages that are read and written in parts: each byte counts once, however many ops touch it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
@@ -18,15 +16,7 @@ from torch import nn
 import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.parts import (
-    Axis,
-    Part,
-    axis_of,
-    part_of,
-    strides_of,
-    union_bytes,
-    visible_bytes,
-)
+from rooflight.roofline.fusion.parts import Axis, Part, axis_of, part_of, strides_of, union_bytes, visible_bytes
 from rooflight.roofline.fusion.regions import Fusion, fuse
 
 layouts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=3)

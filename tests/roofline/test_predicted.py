@@ -1,7 +1,5 @@
 """Predicted times: sums of estimates that are given by hand."""
 
-from __future__ import annotations
-
 import json
 from io import StringIO
 

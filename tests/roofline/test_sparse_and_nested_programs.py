@@ -1,7 +1,5 @@
 """Whole programs on sparse and nested tensors: nothing without a cost, and the three bounds in order."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

@@ -1,7 +1,5 @@
 """Seconds by place beside bounds: shares sum to the whole, what no place has is a row, nothing is dropped."""
 
-from __future__ import annotations
-
 import pytest
 from builders import op, spec
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The wall time of a step: a host that issues, a device that runs; sums by hand, and a slow oracle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tracking never stops a training run, nor changes what it computes: errors injected at every seam."""
 
-from __future__ import annotations
-
 import threading
 import warnings
 from collections.abc import Callable, Iterator

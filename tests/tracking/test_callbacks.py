@@ -4,8 +4,6 @@ Both train the same model, which opens a phase of its own when it is not trainin
 for a part of an iteration shows.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import sys

@@ -1,7 +1,5 @@
 """The usage examples of the SOL estimator, as its users write them, but for the lines that import."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator
 from typing import Any

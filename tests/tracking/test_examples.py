@@ -1,7 +1,5 @@
 """The examples, run as a reader would run them, and what they wrote read back."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import os

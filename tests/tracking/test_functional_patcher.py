@@ -1,7 +1,5 @@
 """``FunctionalPatcher``: functions of torch by name, and torch as before however it ends."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """``LayerSOLHooks`` and ``sol_profile``: what they count, what they refuse, and that nothing of them stays."""
 
-from __future__ import annotations
-
 import copy
 import gc
 import weakref

@@ -1,7 +1,5 @@
 """``initialize_sol`` and ``log_training_sol`` in loops of many kinds."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import logging

@@ -1,7 +1,5 @@
 """``OpRecord`` by hand: costed as the same operation is when it is recorded."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.nn import functional

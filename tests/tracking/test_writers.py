@@ -1,7 +1,5 @@
 """Where scalars go: whatever the loop has open, and what happens when that is closed."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
