@@ -119,7 +119,9 @@ def test_tokens_of_sequences_on_a_device_are_counted_there():
     from rooflight.inference.engines.transformers import _count
 
     counted = []
-    steps = SimpleNamespace(state={}, measures=True, facts=SimpleNamespace(set_tokens=counted.append))
+    steps = SimpleNamespace(
+        state={}, measures=True, facts=SimpleNamespace(set=lambda _name, tokens: counted.append(tokens))
+    )
     for done in ([False, False, True], [False, True, False], [True, False, False]):
         _count(steps, torch.tensor(done, device="meta"), [object()])
     assert [each.device.type for each in counted] == ["meta"] * 3

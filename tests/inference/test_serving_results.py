@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import run_of
 
+from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.problems import Problems
-from rooflight.inference.serving import REQUEST_COLUMNS, Objectives, Requests
+from rooflight.inference.serving import REQUEST_COLUMNS, Requests
 from rooflight.inference.sums import Reservoir
 
 MS = 1_000_000
@@ -157,7 +158,7 @@ deliveries = st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 9)), max_s
 @given(st.lists(deliveries, min_size=1, max_size=6))
 def test_what_every_request_obeys(served):
     now = [0]
-    requests = Requests(lambda: now[0], Objectives(e2e_ms=10.0), Problems())
+    requests = Requests(lambda: now[0], ProfilerConfig(slo_e2e_ms=10.0), Problems())
     for number, request in enumerate(served):
         requests.begin_request(number, None, (0, "x"), skipped=False)
         for gap_ns, tokens in request:

@@ -17,7 +17,7 @@ class Program:
 
     def __init__(self, folder, device=None, most=64):
         self.clock, self.device, self.spans = FakeClock(), device, StepSpans(most)
-        on = {"device": device or "cpu", "clock": self.clock.now_ns, "spans": self.spans}
+        on = {"device": device or "cpu", "clock": self.clock.now_ns, "on_step": self.spans.add}
         self.prof = quiet(folder, **on, model_profiling=True, engine_profiling=True, strict_sync=False)
 
     def work(self, nanoseconds, on_device=None):
@@ -110,7 +110,7 @@ def test_a_trace_changes_no_figure(tmp_path, device):
 
     def run(spans):
         clock, on = FakeClock(), FakeDevice() if device is not None else "cpu"
-        kept = {"clock": clock.now_ns, "spans": StepSpans() if spans else None}
+        kept = {"clock": clock.now_ns, "on_step": StepSpans().add if spans else None}
         prof = quiet(tmp_path / f"{spans}", device=on, **kept, model_profiling=True)
         with run_of(prof):
             for number in range(50):

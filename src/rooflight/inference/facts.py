@@ -9,13 +9,13 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from rooflight.inference.config import REDUCTIONS
 from rooflight.inference.problems import Problems
-from rooflight.inference.speculation import UNKNOWN_DRAFTS, Drafts, drafts_of
+from rooflight.inference.speculation import UNKNOWN_DRAFTS, drafts_of
 
 _TOO_MANY: Final = 1 << 53  # from here on floats skip whole numbers
 
@@ -139,20 +139,11 @@ IDLE: Final = "idle"
 _MANY: Final = 1 << 31
 
 
-class Facts(NamedTuple):
-    """What is known of a step; None where nothing was given, or what cannot be."""
-
-    tokens: int | None = None
-    length: float | None = None
-    drafts: Drafts | None = None
-    phase: str = DECODE
-    cache_bytes: int | None = None
-    batch: int | None = None
-
-
 @dataclass(slots=True)
-class Given:
-    """The facts of a step as an engine gave them; None where it gave none."""
+class Facts:
+    """What is known of a step; None where nothing was given, or what cannot be. Until ``StepFacts.read`` made them
+    numbers and ``Drafts``, tokens, length, drafts and batch are what the engine gave.
+    """
 
     tokens: Any = None
     length: Any = None
@@ -171,25 +162,17 @@ class StepFacts:
 
     def __init__(self, reduction: str, problems: Problems) -> None:
         self._reduction, self._problems = reduction, problems
-        self.given = Given()
+        self.given = Facts()
         self.on_device = False
 
-    def take(self) -> Given:
+    def take(self) -> Facts:
         """The facts of the step that ends; the next has none yet."""
-        given, self.given = self.given, Given()
+        given, self.given = self.given, Facts()
         return given
 
-    def set_tokens(self, n: Any) -> None:
-        """The number of accepted tokens."""
-        self.given.tokens = n if type(n) is int else self._copied(n)  # most often, and the fastest
-
-    def set_length(self, kv_len: Any) -> None:
-        """The KV length of the step, or of each sequence."""
-        self.given.length = kv_len if type(kv_len) is int else self._copied(kv_len)
-
-    def set_batch(self, n: Any) -> None:
-        """The number of sequences."""
-        self.given.batch = n if type(n) is int else self._copied(n)
+    def set(self, name: str, value: Any) -> None:
+        """The accepted ``tokens``, the sequences (``batch``), or the KV ``length`` of the step or of each of them."""
+        setattr(self.given, name, value if type(value) is int else self._copied(value))  # most often, and the fastest
 
     def set_drafts(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Draft tokens, as ``drafts_of`` has them."""
@@ -215,17 +198,18 @@ class StepFacts:
             self._problems.error("set_step", error)
             return None
 
-    def read(self, given: Given, batch: int | None) -> Facts:
-        """What is known of a step. ``batch`` is that of a step which gives none; if it is None too, there are as many
-        sequences as KV lengths, where these are several.
+    def read(self, given: Facts, batch: int | None) -> Facts:
+        """Check what is known of a step, in place. ``batch`` is that of a step which gives none; if it is None too,
+        there are as many sequences as KV lengths, where these are several.
         """
         tokens, length, drafts = given.tokens, given.length, given.drafts
         if given.batch is not None:
             batch = self._read("set_step_batch", _batch_size, given.batch) or batch
         elif batch is None:
             batch = _sequences(length)
+        given.batch = batch
         if drafts is None and type(tokens) is type(length) is int and 0 <= tokens < _MANY and 0 <= length < _MANY:
-            return Facts(tokens, length, None, given.phase, given.cache_bytes, batch)  # most often, and the fastest
+            return given  # most often, and the fastest
         found = self._read("set_step_speculation", lambda each: drafts_of(*each, batch=batch), drafts)
         count = self._read("set_step_tokens", token_count, tokens)
         if found and count is not None and count > sum(found.accepted) + len(found.accepted):
@@ -238,9 +222,10 @@ class StepFacts:
                 f"set_step_seq_len: {len(length)} KV lengths for a batch of {batch}: "
                 "give set_step_batch() the sequences of the step, or begin_run() those of every step of the run"
             )
-        length = self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length)
-        drafts = UNKNOWN_DRAFTS if drafts is not None and found is None else found
-        return Facts(count, length, drafts, given.phase, given.cache_bytes, batch)
+        given.tokens = count
+        given.length = self._read("set_step_seq_len", lambda each: reduced(each, self._reduction), length)
+        given.drafts = UNKNOWN_DRAFTS if drafts is not None and found is None else found
+        return given
 
     def _read(self, call: str, reader: Any, value: Any) -> Any:
         try:

@@ -27,8 +27,8 @@ from rooflight.inference.report import report_of
 from rooflight.inference.result import STEPS, ConfigDocument, SummaryDocument, SummaryMeta, WorkloadData
 from rooflight.inference.runs import Results, Run, run_line
 from rooflight.inference.saving import merge_saved, plain, print_line, save_config, save_results, summary_of
-from rooflight.inference.serving import Objectives, Requests
-from rooflight.inference.step import Spans, StepContext, rank_and_world
+from rooflight.inference.serving import Requests
+from rooflight.inference.step import OnStep, StepContext, rank_and_world
 from rooflight.inference.timers import OFF, BucketTimers, Timer
 from rooflight.machine.timing import Device
 
@@ -46,8 +46,8 @@ class Profiler:
 
     ``device``: ``"cuda"`` times steps with CUDA events, ``"cpu"`` with the host's clock; None decides at each
     ``begin_run`` by whether torch uses CUDA in this process. Tests put a ``Device`` and a ``clock`` (nanoseconds) in
-    their place. ``spans`` keeps when the buckets of the last steps were open, for a trace. Raises ValueError for
-    settings that cannot be.
+    their place. ``on_step`` gets each measured step when it is read, for a trace. Raises ValueError for settings that
+    cannot be.
 
     Where ``collect_on_rank0_only`` is set and this is another rank it is ``disabled``: calls do nothing, but for the
     barriers of ``dist_barrier``, which rank 0 would wait in for ever.
@@ -59,7 +59,7 @@ class Profiler:
         *,
         device: Device | str | None = None,
         clock: Callable[[], int] = time.perf_counter_ns,
-        spans: Spans | None = None,
+        on_step: OnStep | None = None,
     ) -> None:
         if isinstance(device, str) and device not in ("cpu", "cuda"):
             raise ValueError(f'device is "{device}": give "cpu", "cuda" or None')
@@ -77,19 +77,19 @@ class Profiler:
         self.results = Results(bins=LengthBins(cfg.kv_bins), profiled=profiled, problems=self.problems)
         self.workload: WorkloadData | None = None
         self.bounds = RecordedBounds()
-        self.requests = Requests(clock, Objectives(cfg.slo_ttft_ms, cfg.slo_tpot_ms, cfg.slo_e2e_ms), self.problems)
+        self.requests = Requests(clock, cfg, self.problems)
         self._facts = StepFacts(cfg.kv_len_reduce, self.problems)
         self.step = StepContext(
             self._facts,
             self.results,
             self.problems,
             barrier=cfg.dist_barrier,
-            spans=spans,
+            on_step=on_step,
             on_unmeasured=self._outside_of_runs,
         )
         self.timers = BucketTimers(self.step, profiled, self.problems)
         self._context: Timer = OFF if self.disabled and not cfg.dist_barrier else self.step
-        self._device, self._clock, self._in_order = device, clock, spans is not None
+        self._device, self._clock, self._in_order = device, clock, on_step is not None
         self._models: ModelHooks | None = None
         self._engines: EngineHooks | None = None
         self._runs_begun = self._saved_steps = 0
@@ -175,21 +175,21 @@ class Profiler:
         when its step is.
         """
         if self.step.measuring or self._ignored("set_step_tokens"):
-            self._facts.set_tokens(n)
+            self._facts.set("tokens", n)
 
     def set_step_seq_len(self, kv_len: Any) -> None:
         """The KV-cache length at the start of the open step: a number, or those of the batch in a list, array or
         tensor, which ``cfg.kv_len_reduce`` makes one. A tensor on a device is read when its step is.
         """
         if self.step.measuring or self._ignored("set_step_seq_len"):
-            self._facts.set_length(kv_len)
+            self._facts.set("length", kv_len)
 
     def set_step_batch(self, n: Any) -> None:
         """The number of sequences in the open step, where it is not that of the run, as with continuous batching: a
         number, or a tensor of one. Without it, a run of unknown batch has as many as KV lengths are given in a list.
         """
         if self.step.measuring or self._ignored("set_step_batch"):
-            self._facts.set_batch(n)
+            self._facts.set("batch", n)
 
     def set_step_speculation(self, proposed: Any, accepted: Any, depth: Any = None) -> None:
         """Draft tokens proposed in the open step, and those of them that the target accepted, without the token that it
@@ -401,9 +401,6 @@ def _save_at_exit(reference: weakref.ref[Profiler], process: int) -> None:
 
 class NullProfiler(Profiler):
     """Stands for the profiler where none is active: it is ``disabled``, so that its calls do nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
 
 
 _NULL = NullProfiler()

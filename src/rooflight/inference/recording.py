@@ -190,7 +190,7 @@ def _decode_step(timers: BucketTimers, model: nn.Module, batch: int, cached: int
             cache = model(input_ids=ids(cached), use_cache=True).past_key_values if cached else None
             new = ids(1)
             with timers.step:
-                timers.step.facts.set_length(length)
+                timers.step.facts.set("length", length)
                 timers.step.facts.set_cache(0 if cache is None else cache)
                 model(input_ids=new, past_key_values=cache, use_cache=True)
     except Exception as error:  # whatever a model's own code raises

@@ -8,6 +8,7 @@ from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.serving import ServingData
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.sums import BucketTime
+from rooflight.inference.timers import GraphKind
 from rooflight.records.document import Document, Fields
 
 SUMMARY: Final = "summary.json"
@@ -92,16 +93,6 @@ class BoundsData(Fields, frozen=True, kw_only=True):
     steps: tuple[WholeStep, ...]
     step: WholeStep | None
     none_because: dict[str, str]
-
-
-class GraphData(Fields, frozen=True, kw_only=True):
-    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
-    was opened when one was captured; null for graphs that were captured before the model was attached.
-    """
-
-    graphs: int
-    replays: int
-    buckets: dict[str, int] | None
 
 
 class RankSpread(Fields, frozen=True, kw_only=True):
@@ -417,5 +408,5 @@ class SummaryDocument(BucketFields, Document, frozen=True, kw_only=True, tag="ro
     kv_cache: KvCacheData | None
     samples: SampleData
     problems: dict[str, int]
-    graphs: tuple[GraphData, ...] = ()
+    graphs: tuple[GraphKind, ...] = ()
     ranks: RanksData | None = None

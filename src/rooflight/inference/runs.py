@@ -180,16 +180,16 @@ class Run(Steps):
 
     def add(self, reading: Reading, facts: Facts, everything: Reservoir) -> None:
         """One more step."""
-        tokens, length, drafts, phase, cached, sequences = facts
+        tokens, length, drafts, cached = facts.tokens, facts.length, facts.drafts, facts.cache_bytes
         times = times_of(reading)
         idle_ns, host_idle_ns = self.idle_ns
-        if phase == IDLE:
+        if facts.phase == IDLE:
             self.idle_ns = idle_ns + times.step + times.gap, host_idle_ns + times.host_step + times.host_gap
             return
         self.idle_ns = 0, 0
-        is_decode = phase == DECODE
-        number = self.bins.number(length) if is_decode else len(self.decode) + OTHER_PHASES.index(phase)
-        batch = UNKNOWN if sequences is None else sequences
+        is_decode = facts.phase == DECODE
+        number = self.bins.number(length) if is_decode else len(self.decode) + OTHER_PHASES.index(facts.phase)
+        batch = UNKNOWN if facts.batch is None else facts.batch
         cell = self.cells[batch, number]
         cell.add(reading, times, tokens, length)
         if self.samples.seen:  # what was before the first is no gap between two

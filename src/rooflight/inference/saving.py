@@ -25,7 +25,6 @@ from rooflight.inference.result import (
     STEPS,
     SUMMARY,
     ConfigDocument,
-    GraphData,
     MissingRank,
     RankRow,
     RanksData,
@@ -79,7 +78,7 @@ def summary_of(
         memory=results.memory(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData.view(results.samples, steps=results.samples.seen, file=STEPS),
-        graphs=tuple(GraphData.view(kind) for kind in graphs.kinds.values()),
+        graphs=tuple(msgspec.structs.replace(kind) for kind in graphs.kinds.values()),
         problems=results.problems.counts,
         **figures,
     )

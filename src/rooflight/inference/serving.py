@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.facts import token_count
 from rooflight.inference.problems import Problems, guarded
 from rooflight.inference.sums import UNKNOWN, Reservoir, Sums
@@ -150,25 +151,6 @@ class Group:
         return replace(self.sums, spans_ns=self.sums.spans_ns + max(0, self.end_ns - self.begin_ns))
 
 
-@dataclass(frozen=True, slots=True)
-class Objectives:
-    """Latencies that requests should have at most, in ms; None: any."""
-
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-
-    def met(self, ttft_ns: int | None, tpot_ns: float | None, e2e_ns: int) -> bool:
-        """Whether a request met them. One without a token has no TTFT, and did not; one with a single delivery has no
-        TPOT, and nothing to wait for.
-        """
-        return (
-            (self.ttft_ms is None or (ttft_ns is not None and ttft_ns <= self.ttft_ms * 1e6))
-            and (self.tpot_ms is None or tpot_ns is None or tpot_ns <= self.tpot_ms * 1e6)
-            and (self.e2e_ms is None or e2e_ns <= self.e2e_ms * 1e6)
-        )
-
-
 @dataclass(slots=True)
 class _Request:
     run: int
@@ -184,9 +166,9 @@ class _Request:
 class Requests:
     """Follows requests, from any thread. ``clock`` gives nanoseconds. Never raises: what cannot be is a problem."""
 
-    def __init__(self, clock: Callable[[], int], objectives: Objectives, problems: Problems) -> None:
+    def __init__(self, clock: Callable[[], int], config: ProfilerConfig, problems: Problems) -> None:
         self._clock, self.problems = clock, problems
-        self._objectives = objectives
+        self._config = config
         self._groups: dict[str, Group] = {}
         self._lock = Lock()
         self._open: dict[Hashable, _Request] = {}
@@ -287,10 +269,19 @@ class Requests:
         sums.requests += 1
         sums.tokens += found.tokens
         sums.deliveries += found.deliveries
-        sums.met += self._objectives.met(ttft, tpot, e2e)
+        sums.met += self._met(ttft, tpot, e2e)
         sums.e2e.add(e2e)
         sums.ttft.add(ttft)
         sums.tpot.add(tpot)
+
+    def _met(self, ttft_ns: int | None, tpot_ns: float | None, e2e_ns: int) -> bool:
+        """Without a token there is no TTFT, and it is not met; with one delivery no TPOT, and nothing to wait for."""
+        ttft, tpot, e2e = (getattr(self._config, f"slo_{name}_ms") for name in ("ttft", "tpot", "e2e"))
+        return (
+            (ttft is None or (ttft_ns is not None and ttft_ns <= ttft * 1e6))
+            and (tpot is None or tpot_ns is None or tpot_ns <= tpot * 1e6)
+            and (e2e is None or e2e_ns <= e2e * 1e6)
+        )
 
     def _unknown(self, call: str, request: Hashable) -> None:
         if request not in self._skipped:
@@ -339,8 +330,8 @@ class Requests:
 
     def _stats(self, sums: RequestSums, figures: _Figures, group: int | None) -> dict[str, Any]:
         duration_s = sums.spans_ns / 1e9
-        wanted = self._objectives
-        known = wanted != Objectives() and bool(sums.requests)
+        slo = {name: getattr(self._config, name) for name in ("slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms")}
+        known = any(slo.values()) and bool(sums.requests)
         return {
             "requests": sums.requests,
             "tokens": sums.tokens,
@@ -350,9 +341,7 @@ class Requests:
             "output_tok_s": sums.tokens / duration_s if duration_s else None,
             **{f"{name}_ms": _latency(samples, group, getattr(sums, name)) for name, samples in figures.items()},
             "goodput": Goodput(
-                slo_ttft_ms=wanted.ttft_ms,
-                slo_tpot_ms=wanted.tpot_ms,
-                slo_e2e_ms=wanted.e2e_ms,
+                **slo,
                 requests_met=sums.met if known else None,
                 share=sums.met / sums.requests if known else None,
                 requests_per_s=sums.met / duration_s if known and duration_s else None,

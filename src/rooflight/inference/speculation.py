@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 
 from rooflight.inference.sums import StepSums, Sums
 from rooflight.records.document import Fields
+from rooflight.records.report import share
 
 
 def expected_tokens(acceptance: float, gamma: int) -> float:
@@ -114,20 +115,16 @@ class RoundSums(Sums):
         tested = sum(min(accepted + 1, depth) * count for (depth, accepted), count in self.by_depth.items())
         return self.accepted / tested if tested else None
 
-    def positions(self) -> tuple[Position, ...]:
-        """By position from the first on."""
-        ends = {"proposed": Counter[int](), "tested": Counter[int](), "accepted": Counter[int]()}
+    def positions(self) -> list[list[int]]:
+        """By position of the draft, from the first on: the rounds that proposed it, those of them that accepted all
+        before it, and those that accepted it too.
+        """
+        deepest = max((depth for depth, _ in self.by_depth), default=0)
+        ends = np.zeros((deepest + 1, 3), dtype=np.int64)
         for (depth, accepted), count in self.by_depth.items():
-            ends["proposed"][depth] += count
-            ends["tested"][min(depth, accepted + 1)] += count
-            ends["accepted"][accepted] += count
-        found: list[Position] = []
-        rounds = dict.fromkeys(ends, 0)
-        for position in range(max(ends["proposed"], default=0), 0, -1):
-            for name, count_by_end in ends.items():
-                rounds[name] += count_by_end[position]
-            found.append(Position(**rounds))
-        return tuple(reversed(found))
+            ends[(depth, min(depth, accepted + 1), accepted), range(3)] += count
+        found: list[list[int]] = ends[::-1].cumsum(axis=0)[::-1][1:].tolist()
+        return found
 
     def histogram(self, of: Literal["depth", "accepted"]) -> tuple[int, ...]:
         """How many rounds that proposed something had a depth, or accepted so many tokens, from 0 on."""
@@ -136,14 +133,6 @@ class RoundSums(Sums):
             if depth:
                 found[depth if of == "depth" else accepted] += count
         return tuple(found[number] for number in range(max(found, default=-1) + 1))
-
-
-class Position(NamedTuple):
-    """Rounds that proposed a position of the draft, that accepted all before it too, and that accepted it too."""
-
-    proposed: int
-    tested: int
-    accepted: int
 
 
 def drafts_of(proposed: Any, accepted: Any, depth: Any, *, batch: int | None) -> Drafts:
@@ -376,15 +365,15 @@ def _times(sums: StepSums, parts_ns: Counter[str]) -> dict[str, Any]:
 def rounds_data(rounds: RoundSums) -> dict[str, Any]:
     """What follows from the counts of rounds alone."""
     drafted = rounds.drafted
-    by_position = rounds.positions() if drafted else ()
+    by_position = rounds.positions()
     per_round = rounds.accepted / drafted if drafted else None
     return {
         "proposed": rounds.proposed if drafted else None,
         "accepted": rounds.accepted if drafted else None,
         "acceptance_rate": rounds.accepted / rounds.proposed if drafted else None,
         "alpha": rounds.alpha,
-        "acceptance_by_position": tuple(at.accepted / at.proposed for at in by_position) or None,
-        "acceptance_by_position_if_tested": tuple(at.accepted / at.tested if at.tested else None for at in by_position)
+        "acceptance_by_position": tuple(accepted / proposed for proposed, _, accepted in by_position) or None,
+        "acceptance_by_position_if_tested": tuple(share(accepted, tested) for _, tested, accepted in by_position)
         or None,
         "mean_accepted_length": None if per_round is None else 1 + per_round,
         "mean_accepted_draft_tokens": per_round,

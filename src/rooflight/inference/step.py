@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from rooflight.capture.time.bucket_log import MOST_NOTES
 from rooflight.inference.clocks import Meter, Place, Reading
 from rooflight.inference.config import Domain
-from rooflight.inference.facts import Facts, Given, StepFacts
+from rooflight.inference.facts import Facts, StepFacts
 from rooflight.inference.problems import Problems
 from rooflight.inference.runs import Results, Run
 
@@ -42,11 +42,8 @@ class Recorder(Protocol):
         """The bucket of a domain that has a name."""
 
 
-class Spans(Protocol):
-    """Keeps the stretches of steps, for a trace."""
-
-    def add(self, meter: Meter, run: Run, reading: Reading, facts: Facts) -> None:
-        """One more step."""
+OnStep = Callable[[Meter, Run, Reading, Facts], None]
+"""Gets each measured step when it is read, for a trace."""
 
 
 class StepContext:
@@ -65,7 +62,7 @@ class StepContext:
         problems: Problems,
         *,
         barrier: bool,
-        spans: Spans | None,
+        on_step: OnStep | None,
         on_unmeasured: Callable[[], None],
     ) -> None:
         self.facts = facts
@@ -76,7 +73,7 @@ class StepContext:
         self.recorder: Recorder | None = None
         self.published: Any = None
         self._results, self._problems = results, problems
-        self._barrier, self._spans = barrier, spans
+        self._barrier, self._on_step = barrier, on_step
         self._on_unmeasured = on_unmeasured
         self._publish: Callable[[Any], None] | None = None
         self._depth = 0
@@ -85,7 +82,7 @@ class StepContext:
         self._begin: Callable[[], Any] | None = None  # while steps are measured or recorded
         self._before: Callable[[], None] | None = None
         self._begun: Any = 0
-        self._pending: deque[tuple[Run, Place, Place, Given]] = deque()
+        self._pending: deque[tuple[Run, Place, Place, Facts]] = deque()
 
     def __enter__(self) -> None:
         begin = self._begin
@@ -253,8 +250,8 @@ class StepContext:
             else:
                 facts = self.facts.read(given, run.batch)
                 run.add(reading, facts, self._results.samples)
-                if self._spans is not None:
-                    self._spans.add(meter, run, reading, facts)
+                if self._on_step is not None:
+                    self._on_step(meter, run, reading, facts)
 
     def _wait_for_ranks(self) -> None:
         try:

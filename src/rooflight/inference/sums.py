@@ -155,10 +155,8 @@ class StepTimes(NamedTuple):
 
 def times_of(reading: Reading) -> StepTimes:
     """The times of a step."""
-    step, gap = _step_and_gap(reading.found)
-    if reading.on_host is None:
-        return StepTimes(step, gap, step, gap)
-    return StepTimes(step, gap, *_step_and_gap(reading.on_host))
+    own = _step_and_gap(reading.found)
+    return StepTimes(*own, *(own if reading.on_host is None else _step_and_gap(reading.on_host)))
 
 
 def _step_and_gap(found: Found) -> tuple[int, int]:

@@ -11,7 +11,6 @@ from rooflight.inference.result import (
     BoundsData,
     BucketBound,
     BucketSplit,
-    GraphData,
     RanksData,
     StepBound,
     StepStats,
@@ -20,6 +19,7 @@ from rooflight.inference.result import (
 from rooflight.inference.serving import ServingData, ServingStats
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.sums import OTHERS
+from rooflight.inference.timers import GraphKind
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell, Table, table
 from rooflight.roofline.time_by_place import UNATTRIBUTED
@@ -83,7 +83,7 @@ def tables_of(summary: SummaryDocument) -> Iterable[Table]:
         yield _bucket_bounds(summary.bucket_splits)
 
 
-def _inside(graph: GraphData) -> str:
+def _inside(graph: GraphKind) -> str:
     if graph.buckets is None:
         return "not known: captured before attach_model()"
     return ", ".join(name if calls == 1 else f"{name} ({calls})" for name, calls in graph.buckets.items()) or "none"

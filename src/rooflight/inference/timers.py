@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
+import msgspec
+
 from rooflight.capture.time.timed_calls import Arounds, TimedCalls
 from rooflight.inference.config import Domain
 from rooflight.inference.problems import Problems
@@ -70,6 +72,16 @@ class Labels(dict[str, Timer]):
         return OFF  # type: ignore[no-any-return]
 
 
+class GraphKind(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
+    was opened when one was captured; null for graphs that were captured before the model was attached.
+    """
+
+    graphs: int
+    replays: int
+    buckets: dict[str, int] | None
+
+
 class Graphs:
     """The CUDA graphs of a process: which buckets were opened when each was captured, and how often they were replayed
     in measured steps. ``kinds`` has graphs that hold the same together.
@@ -82,7 +94,7 @@ class Graphs:
     def captured(self, graph: Any, calls: dict[str, int] | None) -> GraphKind:
         """A graph holds so many calls of buckets; None: it was captured before anybody looked."""
         key = None if calls is None else tuple(sorted(calls.items()))
-        kind = self._of_graph[graph] = self.kinds.setdefault(key, GraphKind(calls))
+        kind = self._of_graph[graph] = self.kinds.setdefault(key, GraphKind(graphs=0, replays=0, buckets=calls))
         kind.graphs += 1
         return kind
 
@@ -90,14 +102,6 @@ class Graphs:
         """A graph was replayed in a measured step."""
         kind = self._of_graph.get(graph) or self.captured(graph, None)
         kind.replays += 1
-
-
-class GraphKind:
-    """Graphs that hold the same calls of buckets."""
-
-    def __init__(self, buckets: dict[str, int] | None) -> None:
-        self.buckets = buckets
-        self.graphs = self.replays = 0
 
 
 class _Counted:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -425,9 +425,9 @@ class EngineSteps:
         facts = self.facts
         for reader, set_fact in (
             (reads.phase, facts.set_phase),
-            (reads.tokens, facts.set_tokens),
-            (reads.kv_lengths, facts.set_length),
-            (reads.batch, facts.set_batch),
+            (reads.tokens, partial(facts.set, "tokens")),
+            (reads.kv_lengths, partial(facts.set, "length")),
+            (reads.batch, partial(facts.set, "batch")),
             (reads.kv_cache, facts.set_cache),
             (reads.drafts, lambda drafts: facts.set_drafts(*drafts)),
         ):

@@ -65,7 +65,7 @@ def _delivered(steps: EngineSteps, call: Call) -> None:
             tokens += 1
             steps.profiler.request_tokens(each.state.request_id)
     if steps.measures:
-        steps.facts.set_tokens(tokens)
+        steps.facts.set("tokens", tokens)
 
 
 def _ended(steps: EngineSteps, call: Call) -> None:
@@ -210,7 +210,7 @@ def _update(steps: EngineSteps, call: Call) -> None:
     steps.open(_POSTPROC, call)
     tokens: Any = call.kwargs.get("num_new_tokens")
     if _ASSISTED in steps.state and steps.measures and tokens is not None:
-        steps.facts.set_tokens(tokens)
+        steps.facts.set("tokens", tokens)
         steps.facts.set_drafts(steps.state[_PROPOSED], tokens - 1)
         steps.state[_DELIVERED] = [tokens]
 
@@ -259,7 +259,7 @@ def _set_kv_length(steps: EngineSteps, model_kwargs: Any, otherwise: int | None)
     length = cache.get_seq_length() if cache is not None else None
     length = length if type(length) is int else otherwise
     if length is not None:
-        steps.facts.set_length(length)
+        steps.facts.set("length", length)
     if length and cache is not None:
         steps.facts.set_cache(cache)
 
@@ -301,7 +301,7 @@ def _count(steps: EngineSteps, done: Any, criteria: Any) -> None:
         tokens = unfinished.sum()
         state[_UNFINISHED] = unfinished & ~done
     if steps.measures:
-        steps.facts.set_tokens(tokens)
+        steps.facts.set("tokens", tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ class DecodeJob:
             **job.slo_ms,
         }
         given = {"model": Path(text).name.replace(":", "_"), "target": text, "command": command, **asdict(loop)}
-        self._prof = Profiler({**given, **settings, "batch_size": loop.batch}, device=loop.device, spans=self._spans)
+        given |= {**settings, "batch_size": loop.batch}
+        self._prof = Profiler(given, device=loop.device, on_step=self._spans.add)
 
     @property
     def collects(self) -> bool:
