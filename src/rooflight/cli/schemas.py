@@ -6,59 +6,45 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
+from typing import Final
+
+import msgspec
 
 from rooflight.records.document import Document
+
+_DOCUMENTS: Final = (
+    "roofline.tables.document.AnalysisDocument",
+    "roofline.ranks.RanksDocument",
+    "tracking.report.StepDocument",
+    "inference.result.SummaryDocument",
+    "inference.result.ConfigDocument",
+    "machine.calibration.CalibrationDocument",
+    "sampling.nodes.tables.ClusterDocument",
+    "devices.tables.DevicesDocument",
+    "devices.tables.DeviceDocument",
+    "costs.operators.tables.OperatorsDocument",
+    "workloads.presets.PresetsDocument",
+    "sampling.merge.MergeDocument",
+    "prediction.lint.tables.LintDocument",
+    "prediction.fit.tables.FitDocument",
+    "prediction.tables.PredictionDocument",
+    "scoring.result.ScoreDocument",
+    "compiling.bench.result.CompileDocument",
+    "compiling.hot.result.HotDocument",
+    "compiling.bench.predicted.PredictedGainDocument",
+    "compiling.explain.result.ExplainDocument",
+)
 
 
 def documents() -> tuple[type[Document], ...]:
     """Every kind of document that a verb or a study writes."""
-    from rooflight.compiling.bench.predicted import PredictedGainDocument
-    from rooflight.compiling.bench.result import CompileDocument
-    from rooflight.compiling.explain.result import ExplainDocument
-    from rooflight.compiling.hot.result import HotDocument
-    from rooflight.costs.operators.tables import OperatorsDocument
-    from rooflight.devices.tables import DeviceDocument, DevicesDocument
-    from rooflight.inference.result import ConfigDocument, SummaryDocument
-    from rooflight.machine.calibration import CalibrationDocument
-    from rooflight.prediction.fit.tables import FitDocument
-    from rooflight.prediction.lint.tables import LintDocument
-    from rooflight.prediction.tables import PredictionDocument
-    from rooflight.roofline.ranks import RanksDocument
-    from rooflight.roofline.tables.document import AnalysisDocument
-    from rooflight.sampling.merge import MergeDocument
-    from rooflight.sampling.nodes.tables import ClusterDocument
-    from rooflight.scoring.result import ScoreDocument
-    from rooflight.tracking.report import StepDocument
-    from rooflight.workloads.presets import PresetsDocument
-
-    return (
-        AnalysisDocument,
-        RanksDocument,
-        StepDocument,
-        SummaryDocument,
-        ConfigDocument,
-        CalibrationDocument,
-        ClusterDocument,
-        DevicesDocument,
-        DeviceDocument,
-        OperatorsDocument,
-        PresetsDocument,
-        MergeDocument,
-        LintDocument,
-        FitDocument,
-        PredictionDocument,
-        ScoreDocument,
-        CompileDocument,
-        HotDocument,
-        PredictedGainDocument,
-        ExplainDocument,
-    )
+    places = (name.rpartition(".") for name in _DOCUMENTS)
+    return tuple(getattr(import_module(f"rooflight.{module}"), name) for module, _, name in places)
 
 
 def schemas_text() -> str:
     """All schemas in one file: a definition per document and per part; at the top, any one of the documents."""
-    import msgspec
-
     found, parts = msgspec.json.schema_components(documents(), ref_template="#/$defs/{name}")
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TypeVar
 
 import numpy as np
@@ -116,13 +116,7 @@ class Place:
     @classmethod
     def of(cls, session: Session, record: int) -> Place:
         """That of a record."""
-        columns = session.columns
-        return cls(
-            module=int(columns.module[record]),
-            phase=int(columns.phase[record]),
-            direction=int(columns.direction[record]),
-            function=int(columns.function[record]),
-        )
+        return cls(**{each.name: int(getattr(session.columns, each.name)[record]) for each in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,15 +151,14 @@ def with_insertions(session: Session, insertions: Sequence[Insertion]) -> Sessio
 
 
 def _columns_with(columns: Columns, new: Sequence[Insertion], places: Int64, signatures: Sequence[int]) -> Columns:
-    belongs = [insertion.place for insertion in new]
     parent = columns.parent.astype(np.int64)
     parent = np.where(parent == NO_PARENT, NO_PARENT, parent + np.searchsorted(places, parent, side="right"))
     return Columns(
         signature=np.insert(columns.signature, places, np.array(signatures, dtype=np.int32)),
-        module=np.insert(columns.module, places, [place.module for place in belongs]),
-        phase=np.insert(columns.phase, places, [place.phase for place in belongs]),
-        function=np.insert(columns.function, places, [place.function for place in belongs]),
-        direction=np.insert(columns.direction, places, [place.direction for place in belongs]),
+        **{
+            each.name: np.insert(getattr(columns, each.name), places, [getattr(one.place, each.name) for one in new])
+            for each in fields(Place)
+        },
         parent=np.insert(parent, places, NO_PARENT).astype(np.int32),
         read_offsets=_offsets_with(columns.read_offsets, places, 0),
         read_ids=columns.read_ids,

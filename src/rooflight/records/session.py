@@ -255,22 +255,12 @@ def _first(ids: Int32, records: Int64, storages: int, never: int) -> Int64:
 
 # -- the form of a saved session: a zip of one JSON header and one .npy file per column--------------------------------
 
-COLUMN_TYPES: Final[Mapping[str, Any]] = {
-    "signature": np.int32,
-    "module": np.int32,
-    "phase": np.int32,
-    "function": np.int32,
-    "direction": np.int8,
-    "parent": np.int32,
-    "read_offsets": np.int64,
-    "read_ids": np.int32,
-    "read_starts": np.int64,
-    "written_offsets": np.int64,
-    "written_ids": np.int32,
-    "written_starts": np.int64,
+_TYPES: Final[Mapping[Any, Any]] = {"Int8": np.int8, "Int32": np.int32, "Int64": np.int64, "Flags": np.bool_}
+COLUMN_TYPES: Final[Mapping[str, Any]] = {each.name: _TYPES[each.type] for each in fields(Columns)}
+LIFETIME_TYPES: Final[Mapping[str, Any]] = {
+    each.name: _TYPES[each.type] for each in fields(Lifetimes) if each.type in _TYPES
 }
 MEASURED_TYPES: Final[Mapping[str, Any]] = dict.fromkeys(("wall_samples_s", "op_samples_s", "op_starts_s"), np.float64)
-LIFETIME_TYPES: Final[Mapping[str, Any]] = {"kind": np.int8, "made": np.int32, "freed": np.int32, "local": np.bool_}
 
 _Sizes = tuple[int, ...]
 TensorRow = tuple[_Sizes, str, _Sizes | None, int, int, tuple[str, _Sizes, int, tuple[_Sizes, ...]] | None]
