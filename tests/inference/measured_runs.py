@@ -12,11 +12,11 @@ from rooflight.inference import Profiler
 
 
 def quiet(
-    folder: Path, *, device: Any = "cpu", clock: Any = time.perf_counter_ns, spans: Any = None, **settings: Any
+    folder: Path, *, device: Any = "cpu", clock: Any = time.perf_counter_ns, on_step: Any = None, **settings: Any
 ) -> Profiler:
     """A profiler that measures from the first run on, prints nothing and saves to ``x`` in the folder."""
     base = {"output_dir": str(folder), "run_name": "x", "warmup_runs": 0, "print_per_run": False}
-    return Profiler(base | settings, device=device, clock=clock, spans=spans)
+    return Profiler(base | settings, device=device, clock=clock, on_step=on_step)
 
 
 @contextmanager
