@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.serving import ServingData
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.sums import BucketTime
-from rooflight.inference.timers import GraphKind
 from rooflight.records.document import Document, Fields
 
 SUMMARY: Final = "summary.json"
@@ -93,6 +94,16 @@ class BoundsData(Fields, frozen=True, kw_only=True):
     steps: tuple[WholeStep, ...]
     step: WholeStep | None
     none_because: dict[str, str]
+
+
+class GraphKind(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
+    was opened when one was captured; null for graphs that were captured before the model was attached.
+    """
+
+    graphs: int
+    replays: int
+    buckets: dict[str, int] | None
 
 
 class RankSpread(Fields, frozen=True, kw_only=True):

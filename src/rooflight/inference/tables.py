@@ -11,6 +11,7 @@ from rooflight.inference.result import (
     BoundsData,
     BucketBound,
     BucketSplit,
+    GraphKind,
     RanksData,
     StepBound,
     StepStats,
@@ -19,7 +20,6 @@ from rooflight.inference.result import (
 from rooflight.inference.serving import ServingData, ServingStats
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.sums import OTHERS
-from rooflight.inference.timers import GraphKind
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell, Table, table
 from rooflight.roofline.time_by_place import UNATTRIBUTED

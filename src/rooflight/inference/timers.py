@@ -13,11 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
-import msgspec
-
 from rooflight.capture.time.timed_calls import Arounds, TimedCalls
 from rooflight.inference.config import Domain
 from rooflight.inference.problems import Problems
+from rooflight.inference.result import GraphKind
 
 if TYPE_CHECKING:
     from rooflight.inference.step import Recorder, StepContext
@@ -70,16 +69,6 @@ class Labels(dict[str, Timer]):
         what = "by an empty one" if label == "" else f"by {type(label).__name__}"
         self._on_problem(f"a bucket is named by a text, not {what}: it was not timed")
         return OFF  # type: ignore[no-any-return]
-
-
-class GraphKind(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
-    was opened when one was captured; null for graphs that were captured before the model was attached.
-    """
-
-    graphs: int
-    replays: int
-    buckets: dict[str, int] | None
 
 
 class Graphs:
