@@ -211,7 +211,6 @@ _ENOUGH: Final = 0.5
 
 
 def _work(cost: OpCost) -> tuple[str, int]:
-    """The kind of work that tells an op, and how much of it there is."""
     if cost.matrix_flops:
         return "matrix", cost.matrix_flops
     return ("vector", cost.vector_flops) if cost.vector_flops else ("moved", cost.bytes_moved)

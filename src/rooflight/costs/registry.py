@@ -178,9 +178,7 @@ def _check(names: Sequence[str]) -> None:
 
 
 def _find_for(op: OpSignature) -> _Registered | None:
-    """What costs a call. On sparse and nested tensors it is the formula for their layout; that for strided ones only
-    where the call works element by element, whatever places the elements have, or not on elements at all.
-    """
+    """On sparse and nested tensors the formula for their layout, else the strided one of views and elementwise ops."""
     layout = _layout_of(op)
     found = _find(op.name, layout)
     if found is not None or layout == STRIDED:

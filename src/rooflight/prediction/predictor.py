@@ -304,9 +304,7 @@ class Predictor:
         return estimates[propagation].time_s * 1e6
 
     def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
-        """The model of a kind of work; where there is none, that of other ops, and for collectives of all-reduce. Other
-        ops may have rows of this kind on the device.
-        """
+        """That of other ops (of collectives: all-reduce) where there is none; other ops may have rows of this kind."""
         learned = self.model(key)
         if learned is not None:
             return learned, Source.REGRESSED

@@ -143,9 +143,7 @@ def _reason_against(model_class: Any, error: Exception, config: PreTrainedConfig
 
 @contextmanager
 def _initialisation(place: torch.device) -> Iterator[None]:
-    """Initialise weights made in the block: on meta not at all, elsewhere always with the same numbers. The program's
-    random state stays as it is.
-    """
+    """On meta none, elsewhere always the same numbers; the program's random state stays as it is."""
     if place.type == "meta":
         from transformers.initialization import no_init_weights
 

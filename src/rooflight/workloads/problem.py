@@ -182,7 +182,6 @@ def other_class(tree: ast.Module, name: str) -> str:
 
 
 def _explained(error: BaseException, path: Path, place: torch.device) -> str | None:
-    """The message for two errors that problem files often raise, with what to do; None for others."""
     if missing := missing_package(error, prefer=path):
         return missing
     text = str(error)

@@ -159,7 +159,6 @@ def _in_range(what: str, value: int) -> int:
 
 
 def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, mode: Mode, name: str) -> int:
-    """The length of a sequence: ``seq`` if the user gave it, otherwise the default, at most the model's limit."""
     if rule.takes:
         if seq is not None:
             raise TargetError(f"seq {seq} has no effect: {name} takes {rule.takes}")

@@ -124,7 +124,6 @@ def _too_large(spec: StepSpec) -> str:
 
 @contextmanager
 def _without_value_checks(spec: StepSpec) -> Iterator[None]:
-    """On meta, switch off transformers' checks of the values of tensors: meta tensors have none."""
     switch = "TRANSFORMERS_DISABLE_TORCH_CHECK"
     if spec.device.type != "meta" or switch in os.environ:
         yield

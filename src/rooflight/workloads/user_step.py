@@ -250,7 +250,6 @@ def _itself(function: Any, where: str, inputs: str | None, *, note: str = "", ha
 
 
 def _may_take_arguments(function: Any) -> bool:
-    """Whether a function, or a module's forward, has a positional argument with a default, or takes any number."""
     try:
         parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
     except (TypeError, ValueError):
@@ -270,7 +269,6 @@ def _note(made: Any, where: str) -> str:
 
 
 def _refuse_what_is_no_result(made: Any, where: str) -> None:
-    """Raise TargetError for what is neither a step nor what one computes: an optimizer, or a generator that waits."""
     for each in _leaves(made):
         refuse_pending(each, where)
         if callable(each) or not (isinstance(each, _PLAIN) or hasattr(each, "dtype")):

@@ -246,9 +246,7 @@ def _packed_pairs(op: OpSignature, heads: Heads) -> int:
 
 
 def _least_pairs(op: OpSignature, heads: Heads) -> int:
-    """As many pairs as if every sequence had the same length: unequal ones have more, as the square of a length grows
-    faster than the length. Of keys in pages only those of the call's own tokens are certain.
-    """
+    """Unequal lengths have more pairs than equal ones. Of keys in pages only those of the call's own are certain."""
     starts = next(tensor for name in _CUMULATIVE for tensor in op.named(name))
     sequences = max(starts.numel - 1, 1)
     paged = op.input("block_table") is not None

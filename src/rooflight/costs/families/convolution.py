@@ -41,9 +41,7 @@ def direct_multiply_adds(x: TensorSpec, weight: TensorSpec, out: TensorSpec, *, 
 
 
 def _by_algorithm(op: OpSignature, flops: int, weight: TensorSpec) -> int:
-    """What is left of a convolution's FLOPs by the algorithm that computed it: of each 4 results along a dimension with
-    t taps Winograd's needs 3 + t products, not 4 t.
-    """
+    """Of each 4 results along a dimension with t taps Winograd's algorithm needs 3 + t products, not 4 t."""
     algorithm = op.attribute(ALGORITHM)
     if algorithm == "fft":
         return 0

@@ -54,7 +54,7 @@ foreach_ops.rows(
 )
 # the largest element of each tensor, one comparison per element, and its norm: raise and add
 foreach_ops.having(needs=Needs.ALL).rows(
-    {_of_inputs(1): "_foreach_max", _of_inputs(2): "_foreach_norm _foreach_powsum"},
+    {_of_inputs(1): "_foreach_max", _of_inputs(2): "_foreach_norm _foreach_powsum"}
 )
 
 

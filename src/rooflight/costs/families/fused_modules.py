@@ -190,10 +190,7 @@ def layer_norm_linear(call: ModuleCall) -> ModuleWork | None:
     product = _products(call, normed, _matrices(call, "weight"), bias, out)
     if norm is None or product is None:
         return None
-    return ModuleWork(
-        forward=[*norm.forward, *product.forward],
-        backward=[*product.backward, *norm.backward],
-    )
+    return ModuleWork(forward=[*norm.forward, *product.forward], backward=[*product.backward, *norm.backward])
 
 
 @module_formula("LayerNormMLP", "TELayerNormMLP")
@@ -235,7 +232,6 @@ def _activation(call: ModuleCall, hidden: Operand, active: Operand) -> ModuleWor
 
 
 def _intermediate(call: ModuleCall, like: Operand) -> Operand:
-    """A tensor like another that the module makes on the way, with a gradient of its own."""
     made = call.new(*like.shape, dtype=like.dtype)
     made.requires_grad = True
     return made
@@ -283,7 +279,6 @@ def _backward(inputs: dict[str, Operand], outputs: list[Operand], mask: tuple[bo
 
 
 def _operand_dtype(call: ModuleCall) -> str | None:
-    """The format of the operands in Transformer Engine's FP8 and FP4 regions; None outside of them."""
     if not getattr(call.module, "fp8", False):
         return None
     recipe = getattr(call.module, "fp8_meta", {}).get("recipe")

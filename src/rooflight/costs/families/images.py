@@ -54,7 +54,7 @@ def _window_taps(op: OpSignature) -> int:
     "avg_pool1d avg_pool2d avg_pool3d max_pool1d max_pool2d max_pool3d max_pool1d_with_indices "
     "max_pool2d_with_indices max_pool3d_with_indices mkldnn_max_pool2d mkldnn_max_pool3d quantized_max_pool1d "
     "quantized_max_pool2d quantized_max_pool3d fractional_max_pool2d fractional_max_pool3d quantized::max_pool1d "
-    "quantized::max_pool2d",
+    "quantized::max_pool2d"
 )
 def pool(op: OpSignature) -> OpCost:
     """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
@@ -84,8 +84,8 @@ _put_back.rows(
 pooling_ops.rows(
     {
         per_input(1): "_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d "
-        "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d",
-    },
+        "adaptive_avg_pool3d mkldnn_adaptive_avg_pool2d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
+    }
 )
 
 resampling_ops = Family("resampling", fusable=True)
@@ -99,11 +99,7 @@ NEIGHBOURS: dict[int, str] = {
     16: "upsample_bicubic2d",
 }
 
-ANTIALIASED: dict[int, str] = {
-    4: "_upsample_bilinear2d_aa",
-    16: "_upsample_bicubic2d_aa",
-    36: "_upsample_lanczos2d_aa",
-}
+ANTIALIASED: dict[int, str] = {4: "_upsample_bilinear2d_aa", 16: "_upsample_bicubic2d_aa", 36: "_upsample_lanczos2d_aa"}
 
 
 def blend_flops(taps: int) -> int:

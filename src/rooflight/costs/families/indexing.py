@@ -161,8 +161,7 @@ def view_scatter(op: OpSignature) -> OpCost:
     """A copy of x with src in one of its views: what src covers of x is not read."""
     target, src = op.inputs[:2]
     return OpCost(
-        bytes_read=max(0, target.nbytes - src.numel * target.item_bytes) + src.nbytes,
-        bytes_written=op.output_bytes,
+        bytes_read=max(0, target.nbytes - src.numel * target.item_bytes) + src.nbytes, bytes_written=op.output_bytes
     )
 
 
@@ -191,10 +190,7 @@ def embedding_bag(op: OpSignature) -> OpCost:
 _dense_backward = first_input(1)
 """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
 embedding_ops.rows(
-    {
-        _dense_backward: "embedding_backward",
-        copies: "embedding_sparse_backward _embedding_bag_sparse_backward",
-    }
+    {_dense_backward: "embedding_backward", copies: "embedding_sparse_backward _embedding_bag_sparse_backward"}
 )
 embedding_ops.having(ends_chain=True).rows({_dense_backward: "embedding_dense_backward"})  # any may hit any row
 

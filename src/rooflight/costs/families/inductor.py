@@ -57,9 +57,7 @@ def template_kernel(op: OpSignature) -> OpCost | Uncosted:
 
 
 def _steps(op: OpSignature) -> int:
-    """How many elements the kernel works on: the product of its sizes, 0 where the trace has none, as of a kernel that
-    works on a list of tensors (``triton_for_…``).
-    """
+    """Elements that the kernel works on; 0 where the trace has no sizes, as of a list of tensors (``triton_for_…``)."""
     if "triton_for_" in op.name:
         return 0
     sizes = [value for _, value in op.attributes if type(value) is int and value > 0]

@@ -52,10 +52,10 @@ nested_ops.rows(
         "_nested_from_padded_and_nested_example _nested_tensor_from_mask _nested_tensor_from_tensor_list "
         "_nested_tensor_softmax_with_shape _nested_select_backward _nested_sum_backward nested_to_padded_tensor "
         "to_padded_tensor",
-    },
+    }
 )
 nested.rows(
-    {copies: f"{COPIES} _nested_tensor_from_tensor_list nested_to_padded_tensor to_padded_tensor _nested_sum_backward"},
+    {copies: f"{COPIES} _nested_tensor_from_tensor_list nested_to_padded_tensor to_padded_tensor _nested_sum_backward"}
 )
 
 
@@ -177,7 +177,7 @@ for _family in (transformer_ops, transformer_ops.having(layout=registry.NESTED))
 
 
 @transformer_ops(
-    "torch_nn::_linear_cross_entropy_batch_chunked torch_nn::_linear_cross_entropy_batch_chunked_no_reduction",
+    "torch_nn::_linear_cross_entropy_batch_chunked torch_nn::_linear_cross_entropy_batch_chunked_no_reduction"
 )
 def linear_cross_entropy(op: OpSignature) -> OpCost:
     """x [T, E], weight [V, E], target [T]: logits made, used and dropped in chunks, gradients made on the way."""

@@ -26,7 +26,7 @@ FIXED_NORM_FLOPS = 4
 @normalization_ops(
     "native_batch_norm batch_norm _native_batch_norm_legit _native_batch_norm_legit_functional cudnn_batch_norm "
     "miopen_batch_norm _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update "
-    "_native_batch_norm_legit_no_training _batch_norm_impl_index",
+    "_native_batch_norm_legit_no_training _batch_norm_impl_index"
 )
 def batch_norm(op: OpSignature) -> OpCost:
     """x [B, C, ...] per channel; running statistics are read and, in training, updated."""

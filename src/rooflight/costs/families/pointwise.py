@@ -60,10 +60,7 @@ def added_nothing(op: OpSignature) -> OpCost:
     return OpCost() if in_place(op) else moves(op, unread=("other",))
 
 
-MULTIPLICATIVE: dict[int, str] = {
-    1: "mul multiply div divide true_divide reciprocal square",
-    3: "addcmul addcdiv",
-}
+MULTIPLICATIVE: dict[int, str] = {1: "mul multiply div divide true_divide reciprocal square", 3: "addcmul addcdiv"}
 """FLOPs per element of the ops that multiply or divide."""
 
 ELEMENTWISE: dict[int, str] = {
@@ -185,11 +182,11 @@ random_ops.rows(
         per_input(2): "_standard_gamma_grad _dirichlet_grad",
         copies: "_philox_key_split _philox_key_fold_in _sobol_engine_draw _sobol_engine_ff_ "
         "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
-    },
+    }
 )
 random_ops.having(needs=Needs.ELEMENTS).rows(
     {
         per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
-        "native_dropout_backward _masked_scale",
-    },
+        "native_dropout_backward _masked_scale"
+    }
 )

@@ -87,7 +87,7 @@ quantized_products.rows(
 
 @quantized_products(
     "quantized::linear quantized::linear_relu quantized::linear_leaky_relu quantized::linear_tanh "
-    "quantized::linear_dynamic quantized::linear_relu_dynamic",
+    "quantized::linear_dynamic quantized::linear_relu_dynamic"
 )
 def quantized_linear(op: OpSignature) -> OpCost:
     """x [..., k] times an int8 weight [n, k] hidden in a packed object, its size taken from the shapes."""
@@ -119,7 +119,7 @@ quantizing.rows(
         per_input(0): "int_repr _make_per_tensor_quantized_tensor _make_per_channel_quantized_tensor "
         "_convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu _dyn_quant_pack_4bit_weight "
         "mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight",
-    },
+    }
 )
 quantizing.rows(
     {
@@ -163,7 +163,6 @@ def active_experts(num_experts: int, num_rows: int) -> float:
 
 
 def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
-    """Bytes of the active experts among [G, ...]."""
     num_experts = experts.shape[0]
     return trunc(experts.nbytes * active_experts(num_experts, num_rows) / max(1, num_experts))
 

@@ -92,7 +92,6 @@ def _product_dtype(op: OpSignature, x: TensorSpec) -> str:
 
 
 def _dropped(op: OpSignature, out: TensorSpec, tokens: int) -> int:
-    """FLOPs of dropout between layers, where it is known to be active."""
     return DROPOUT_FLOPS * bool(op.attribute("dropout")) * tokens * out.shape[-1] * (integer(op, "num_layers", 1) - 1)
 
 
@@ -228,7 +227,7 @@ PACKED_NOTE = "packed weights taken as int8, without biases"
 @quantized_ops(
     "quantized_lstm quantized_gru "
     "quantized::quantized_lstm_cell_dynamic quantized::quantized_gru_cell_dynamic "
-    "quantized::quantized_rnn_relu_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic",
+    "quantized::quantized_rnn_relu_cell_dynamic quantized::quantized_rnn_tanh_cell_dynamic"
 )
 def quantized_recurrent(op: OpSignature) -> OpCost:
     """x [T, B, I] and states [layers x directions, B, H]; a later layer reads all directions of the one before. Of
@@ -254,7 +253,7 @@ def quantized_recurrent(op: OpSignature) -> OpCost:
 @quantized_ops(
     "quantized::linear_prepack quantized::linear_prepack_fp16 quantized::conv1d_prepack quantized::conv2d_prepack "
     "quantized::conv3d_prepack quantized::conv_transpose1d_prepack quantized::conv_transpose2d_prepack "
-    "quantized::conv_transpose3d_prepack",
+    "quantized::conv_transpose3d_prepack"
 )
 def prepack(op: OpSignature) -> OpCost:
     """A weight and its bias into an object of the library's, which no signature shows."""

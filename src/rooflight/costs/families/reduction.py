@@ -24,16 +24,7 @@ from __future__ import annotations
 
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import (
-    Family,
-    copies,
-    first_input,
-    further_bytes,
-    largest,
-    moving,
-    per_input,
-    picked_bytes,
-)
+from rooflight.costs.rules import Family, copies, first_input, further_bytes, largest, moving, per_input, picked_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
@@ -56,10 +47,7 @@ REDUCTIONS: dict[int, str] = {
     4: "var std var_mean std_mean logsumexp special_logsumexp",
 }
 
-SCANS: dict[int, str] = {
-    1: "cumsum cummax cummin _cummax_helper _cummin_helper",
-    4: "logcumsumexp _logcumsumexp",
-}
+SCANS: dict[int, str] = {1: "cumsum cummax cummin _cummax_helper _cummin_helper", 4: "logcumsumexp _logcumsumexp"}
 
 for _flops, _ops in REDUCTIONS.items():
     reduction_ops(_ops, needs=Needs.SHARE)(reducing(_flops))
@@ -108,7 +96,7 @@ sorting_ops.rows(
         copies: "sort argsort msort topk kthvalue median nanmedian mode quantile nanquantile isin",
         per_input(1): "bincount histc histogram _histogramdd_from_bin_cts _histogramdd_bin_edges "
         "_histogramdd_from_bin_tensors segment_reduce _segment_reduce_backward one_hot",
-    },
+    }
 )
 # how many distinct elements there are is data
 sorting_ops("_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive", fusable=False)(copies)
@@ -161,7 +149,7 @@ loss_ops.rows(
         moving(lambda op: (op.input("target") or op.inputs[-1]).numel, "self"): "nll_loss_backward nll_loss2d_backward",
         # the beta recursion over the states and the gradient of every log-probability
         moving(lambda op: 7 * largest(op.named("log_alpha")) + 3 * largest(op.outputs)): "_ctc_loss_backward",
-    },
+    }
 )
 
 

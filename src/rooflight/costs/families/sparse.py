@@ -57,7 +57,7 @@ Family("sparse").rows(
     {
         uncosted("how many elements a sparse tensor stores is not recorded"): UNRECORDED,
         copies: "_to_dense to_dense to_dense_backward",  # of MKL-DNN's layout
-    },
+    }
 )
 
 
@@ -98,7 +98,7 @@ sparse_ops(
 
 @sparse_ops(
     "_to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc to_sparse to_sparse_csr to_sparse_csc "
-    "to_sparse_bsr to_sparse_bsc",
+    "to_sparse_bsr to_sparse_bsc"
 )
 def to_sparse(op: OpSignature) -> OpCost:
     """Dense or of another sparse layout to elements and indices; elements may be taken over, as from COO to CSR."""
@@ -114,7 +114,6 @@ def _placed(op: OpSignature) -> OpCost:
 
 
 def _copied(op: OpSignature) -> OpCost:
-    """Elements and indices of one sparse tensor over those of another."""
     size = _stored(op.input("src") or op.inputs[-1])
     return OpCost(bytes_read=size, bytes_written=size)
 
@@ -172,8 +171,7 @@ def pick(op: OpSignature) -> OpCost:
     x, *further = op.inputs
     out = op.outputs[0]
     return OpCost(
-        bytes_read=picked_bytes(x, out.numel) + index_bytes(x) + tensor_bytes(*further),
-        bytes_written=_stored(out),
+        bytes_read=picked_bytes(x, out.numel) + index_bytes(x) + tensor_bytes(*further), bytes_written=_stored(out)
     )
 
 
@@ -192,11 +190,7 @@ def sparse_mask(op: OpSignature) -> OpCost:
 def coalesce(op: OpSignature) -> OpCost:
     """Elements of equal coordinates merged: an addition for each that disappears. Sorting is not counted."""
     x, out = op.inputs[0], op.outputs[0]
-    return OpCost(
-        vector_flops=max(0, x.numel - out.numel),
-        bytes_read=_stored(x),
-        bytes_written=_stored(out),
-    )
+    return OpCost(vector_flops=max(0, x.numel - out.numel), bytes_read=_stored(x), bytes_written=_stored(out))
 
 
 @sparse_ops("add sub")

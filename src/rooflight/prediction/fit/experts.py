@@ -164,11 +164,8 @@ def spread_of(values: Floats, missed: Floats) -> Spread | None:
 
 
 def _for_larger(key: str, values: Floats, slowdown: Floats, way: Way | None) -> tuple[Learner | None, Interval]:
-    """A learner for work larger than any shown, if there is one that is less off than ``way`` for the largest fifth
-    when it learns from the rest, and the errors there.
-
-    Of products it sees only how they look; other work, which is slow while it is small, is taken to stay as slow as the
-    largest that was shown.
+    """A learner for work larger than any shown, of products by how they look, otherwise as slow as the largest shown;
+    None where ``way`` misses less of the largest fifth. And what is missed of that.
     """
     large = _largest(values)
     if not large.any() or large.all():
@@ -202,10 +199,7 @@ def _parts(rows: int) -> list[NDArray[np.bool_]]:
 def _best_way(
     values: Floats, slowdown: Floats, parts: Sequence[NDArray[np.bool_]], *, trees_only: bool
 ) -> tuple[Way | None, Floats]:
-    """The way to learn that does best on the parts held out in turn, None for smoothly, without trees; and what it
-    missed of them. Trees are tried with either loss first, then, of few rows, with few leaves too; of many rows, with
-    four times as many, which have to be worth their bytes.
-    """
+    """None is smoothly, without trees. Of many rows, four times as many leaves have to be worth their bytes."""
     tried: dict[Way | None, Floats] = {}
 
     def missed_by(way: Way | None) -> float:
@@ -316,9 +310,7 @@ def _asked(shown: Shown, experts: Sequence[Expert]) -> _Asked:
 
 
 def _power(asked: Sequence[_Asked], experts: Sequence[Expert]) -> float:
-    """By which power of the watts per FLOP/s arithmetic is slower on one device than an expert of another predicts: the
-    weighted median over pairs of devices, drawn to 0 where there are few.
-    """
+    """The weighted median over pairs of devices, drawn to 0 where there are few."""
     slopes, weights = [], []
     for each in asked:
         share = computing(each.shown.key, each.values)

@@ -206,9 +206,7 @@ def _offsets_left_out(missed: Floats, groups: Integers) -> Floats:
 def _learned(
     model: Model, device: str, values: Floats, answered: Floats, missed: Floats, groups: Integers
 ) -> tuple[float, Process, Floats]:
-    """An offset and processes of some of the rows; what they miss of all others, where there are any, otherwise of rows
-    left out.
-    """
+    """What they miss is of the rows that did not teach them, or, where there are none, of rows left out."""
     some = np.sort(np.random.default_rng(0).permutation(len(missed))[:MOST_POINTS])
     apart = np.empty((len(values), 0)) if device in model.devices else model.apart(values, answered)
     offset, process, left_out = _of_points(model, values[some], apart[some], missed[some], groups[some])

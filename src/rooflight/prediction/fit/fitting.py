@@ -38,9 +38,7 @@ _THREADS: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def _start_worker(parent: int) -> None:
-    """Let this worker end when its parent was killed, which leaves it waiting for work for ever otherwise; and do
-    without looking for cycles in millions of tuples that have none.
-    """
+    """End when the parent was killed, else this waits for ever; look for no cycles among millions of tuples."""
     gc.disable()
 
     def watch() -> None:
@@ -80,9 +78,7 @@ def workers(rows: float, processes: bool) -> Iterator[Callable[..., Iterable[Any
 
 
 def _map_deaf(pool: ProcessPoolExecutor, *jobs: Any) -> Iterable[Any]:
-    """``pool.map``, which starts the workers: deaf to Ctrl-C, which a terminal sends to every process, and for which
-    each would print a traceback. This process ends them.
-    """
+    """``pool.map``, whose workers are deaf to Ctrl-C: each would print a traceback, and this process ends them."""
     if current_thread() is not main_thread():
         return pool.map(*jobs)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # inherited by what is started

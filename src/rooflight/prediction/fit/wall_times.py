@@ -210,9 +210,7 @@ def attributed(analysis: Analysis, wall_s: float) -> Session:
 
 
 def _host_beside(analysis: Analysis, wall_s: float) -> Host:
-    """The host, or a faster one if the device was predicted to take longer than the step did. Raises ValueError where
-    the host hides what the device does.
-    """
+    """The host, or a faster one. Raises ValueError where it hides what the device does."""
     queue, host = analysis.queue, analysis.host
     alone_s = queue.wall_s(np.zeros(len(queue.units)), host)
     if queue.wall_s(analysis.predicted_op_s, host) <= wall_s:

@@ -106,9 +106,7 @@ def _middle(answers: Floats, weights: Floats) -> Floats:
 
 
 def _roofs_apart(key: str, values: Floats, known: Mapping[str, float], other: Mapping[str, float]) -> Floats | None:
-    """By what factor, as a logarithm [rows], products wait longer for what another device reaches of its roofs than for
-    what a known one does of its own. None where either is unknown.
-    """
+    """A logarithm [rows]: how much longer products wait for what the other device reaches of its roofs."""
     place, items = _place(key, "log ridge"), _place(key, "log item")
     if place is None or items is None or REACHED not in known or REACHED not in other:
         return None
@@ -150,9 +148,7 @@ def _reached_by(experts: Sequence[ExpertFigures], alike: Sequence[float]) -> flo
 def _products_by(
     experts: Sequence[ExpertFigures], alike: Sequence[float], traits: Mapping[str, float], power: float
 ) -> dict[str, float]:
-    """The shares of its matrix peaks that a new device reaches: the middle of what the others do, less what its fewer
-    watts a FLOP/s cost. None of which that is known of none.
-    """
+    """By trait, the middle of what the others reach, less what fewer watts a FLOP/s cost."""
     found = {}
     for trait in PRODUCTS.values():
         known = [
@@ -174,12 +170,8 @@ def _elsewhere(
     other: Mapping[str, float],
     reached: float | None,
 ) -> Floats:
-    """log(time / bound) [rows] on another device of work that takes ``slowdown`` on a known one. ``share`` [rows] of
-    the bound is arithmetic.
-
-    Of the time, in units of the bound, as much as the bandwidth that the known device reaches explains scales with the
-    bandwidth that the other reaches. The rest waits for neither memory nor the matrix units: it scales in part with
-    units x clock.
+    """Of the time, in units of the bound, what the bandwidth explains that the known device reaches scales with what the
+    other reaches. The rest waits for neither memory nor the matrix units: it scales in part with units x clock.
     """
     if kind_of(key) is WorkKind.NETWORK or not {"pace", "bandwidth"} <= known.keys() & other.keys():
         return slowdown

@@ -283,7 +283,6 @@ class Model:
         return self._launches_of_others_s(facts, features_of(self.key, facts, device), time_s, device)
 
     def _launches_of_others_s(self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec) -> Floats:
-        """Seconds of a launch in what experts of other devices answer, ``time_s`` [rows]."""
         if self.usual or not any(expert.launch_s for expert in self.experts):
             return np.zeros(len(facts))
         bound_s, answers = facts[:, 0], []

@@ -220,9 +220,7 @@ def around(size: Floats) -> tuple[Floats, Floats]:
 
 
 def _between(key: str, facts: Floats, groups: Groups, asked: Asked) -> tuple[Batch, Floats]:
-    """Interpolated between the corners of the cell of the lattice that the works are in; and seconds that the shortest
-    of the works around with sizes that are powers of two takes, which they never fall below.
-    """
+    """And seconds of the shortest work around with sizes that are powers of two, below which they never fall."""
     sizes = sizes_of(key, facts)
     logs = np.log2(sizes)
     row, weight, corners = _corners(key, facts, groups, *around(sizes))
@@ -242,9 +240,7 @@ def _between(key: str, facts: Floats, groups: Groups, asked: Asked) -> tuple[Bat
 
 
 def _corners(key: str, facts: Floats, groups: Groups, below: Floats, above: Floats) -> tuple[Integers, Floats, Floats]:
-    """Of cells from ``below`` to ``above`` [works, sizes]: whose corner each is, what it weighs there, which are more
-    than nothing, and its facts.
-    """
+    """Whose corner each is, what it weighs there (more than nothing), and its facts."""
     share = (sizes_of(key, facts) - below) / np.where(above > below, above - below, 1.0)
     rows, weights, points = [], [], []
     for corner in product((False, True), repeat=len(groups)):
@@ -263,9 +259,7 @@ def _corners(key: str, facts: Floats, groups: Groups, below: Floats, above: Floa
 def _padded(
     key: str, facts: Floats, groups: Groups, answers: tuple[Batch, Floats], asked: Asked, least: Least
 ) -> Batch:
-    """``answers``, what is interpolated and what is around, but no longer than larger work takes: with sizes that are
-    powers of two; and, no further down than what is around, with one size padded and the others on the lattice.
-    """
+    """No longer than larger work: all sizes powers of two, or, no less than those around, one padded on the lattice."""
     found, around_s = answers
     sizes = sizes_of(key, facts)
     rays, pairs, power = _rays(groups), _pairs(groups), np.ceil(np.log2(sizes))[:, None]
@@ -287,9 +281,7 @@ def _padded(
 
 
 def _capped(found: Batch, key: str, facts: Floats, points: Floats, asked: Asked, least: Least) -> Batch:
-    """``found``, but no longer than the same works with other sizes ``points`` [works, points, sizes]. Those that
-    cannot be shorter are not asked.
-    """
+    """No longer than these works at ``points`` [works, points, sizes]; those that cannot be shorter are not asked."""
     row = np.repeat(np.arange(len(facts)), points.shape[1])
     works = resized(key, facts[row], points.reshape(len(row), -1))
     shorter = least(works) < found.time_s[row]
@@ -307,9 +299,7 @@ def _capped(found: Batch, key: str, facts: Floats, points: Floats, asked: Asked,
 
 
 def _rays(groups: Groups) -> Integers:
-    """Steps [points, sizes] of one group of sizes at a time: 0 for a size that stays, 1 for the next power of two, and
-    so on.
-    """
+    """Steps [points, sizes] of one group at a time: 0 for a size that stays, 1 for the next power of two, and so on."""
     return np.array([_steps(groups, {which: step}) for which in range(len(groups)) for step in range(1, _OCTAVES)])
 
 

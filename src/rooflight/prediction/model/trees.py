@@ -133,9 +133,7 @@ class Trees:
 
     @cached_property
     def _children(self) -> NDArray[np.int64]:
-        """Of each inner node its left child and its right one: the place of a node among all of them, or -1 less the
-        place of a leaf among all of them.
-        """
+        """Left and right child of each inner node, by place among all nodes, or -1 less the place among all leaves."""
         owner = np.repeat(np.arange(len(self.leaves)), self.leaves.astype(np.int64) - 1)
         first_leaf = self._roots + np.arange(len(self.leaves))
         children = np.stack([self.left, self.right], axis=1).astype(np.int64)

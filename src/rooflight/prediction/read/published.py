@@ -39,9 +39,7 @@ _MILLI: Final = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class _Op:
-    """What stands for a source's op: our operator, None where there is none of its kind; our parameters made of the
-    source's columns; and which these are, where they vary.
-    """
+    """Our operator, None where there is none of its kind; its parameters from the source's columns; which these are."""
 
     operator: str | None
     parameters: Parameters

@@ -237,9 +237,7 @@ def _attention(main: Costed) -> _Found | None:
 
 
 def _convolution(main: Costed) -> _Found | None:
-    """Sizes of a convolution with both its operands: x [B, Cin, in...], weight [Cout, Cin / g, k...], or transposed
-    [Cin, Cout / g, k...].
-    """
+    """x [B, Cin, in...], weight [Cout, Cin / g, k...], or transposed [Cin, Cout / g, k...]."""
     op = main.op
     x, weight = op.input("input") or op.input("self"), op.input("weight")
     out = op.input("grad_output") or (op.outputs[0] if op.outputs else None)

@@ -149,9 +149,7 @@ def _attention(fact: Mapping[str, Floats], units: float) -> list[Floats]:
 
 
 def _convolution(fact: Mapping[str, Floats], units: float) -> list[Floats]:
-    """A convolution as the product that kernels make of it: positions x channels out, as deep as channels in x taps.
-    What is stuffed with zeros between strides is not multiplied.
-    """
+    """The product that kernels make of it, positions x channels out, as deep as channels in x taps, less zeros."""
     positions, out, groups = fact["positions"], fact["out"], fact["groups"]
     depth = np.maximum(1.0, fact["matrix"] / np.maximum(1.0, 2 * positions * out * groups))
     waste = np.ceil(out / _CHANNELS) * _CHANNELS / out * np.ceil(depth / _DEPTH) * _DEPTH / depth
@@ -162,9 +160,7 @@ def _convolution(fact: Mapping[str, Floats], units: float) -> list[Floats]:
 
 
 def _network(fact: Mapping[str, Floats], link_bytes_per_s: float) -> list[Floats]:
-    """Bytes, seconds they take over a link, and who takes part: a link does not care what the bytes mean. The bound is
-    none of them: it jumps between one node and two, so that it would not tell which work is larger.
-    """
+    """A link does not care what bytes mean. No bound: it jumps from one node to two, and would not tell sizes apart."""
     ranks, nodes, sent = _log(fact["ranks"]), _log(fact["nodes"]), _log(fact["sent"])
     return [sent - np.log(link_bytes_per_s), sent, ranks, nodes, ranks - nodes]
 

@@ -105,10 +105,7 @@ def unified_mla(op: OpSignature) -> OpCost:
 
 
 def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
-    """A formula: the first tensor is the result, that at ``place`` the query [T, Hq, D], the next two the caches; how
-    many heads the keys have is the argument at ``heads``, or known of the cache, or in its shape. The argument at
-    ``window``, if there is one, is 0 where no window hides keys.
-    """
+    """The result, q at ``place`` [T, Hq, D], the caches; ``heads`` of keys and ``window`` (0: none) are arguments."""
 
     def cost(op: OpSignature) -> OpCost:
         result, query, cache = op.inputs[0], op.inputs[place], op.inputs[place + 1]
@@ -124,10 +121,7 @@ def _paged(place: int, heads: int | None = None, window: int = 0) -> Formula:
 
 
 def _flash(*, pages: int, starts: int, window: int) -> Formula:
-    """A formula: q [T, Hq, D] or [B, N, Hq, D]; k and v [..., Hkv, D] of all keys, or pages of them where the argument
-    ``pages`` is given. ``starts``: where packed sequences begin; ``window``: the keys before its own that a query sees,
-    -1: all.
-    """
+    """q [..., Hq, D]; k and v [..., Hkv, D] of all keys, or of pages where they are given; ``window`` -1: all keys."""
 
     def cost(op: OpSignature) -> OpCost:
         call, key = _flash_call(op), op.inputs[1]
@@ -167,7 +161,7 @@ attention_ops.rows(
 
 
 @attention_ops(
-    "aiter::pa_fwd aiter::pa_fwd_asm aiter::_pa_fwd_asm aiter::pa_fwd_naive aiter::pa_ps_fwd_asm aiter::_pa_ps_fwd_asm",
+    "aiter::pa_fwd aiter::pa_fwd_asm aiter::_pa_fwd_asm aiter::pa_fwd_naive aiter::pa_ps_fwd_asm aiter::_pa_ps_fwd_asm"
 )
 def pa_fwd(op: OpSignature) -> OpCost:
     """q [T, Hq, D], K [pages, Hkv, D / x, page size, x], V."""

@@ -56,9 +56,7 @@ def moe_forward(op: OpSignature) -> OpCost | Uncosted:
 def _experts(
     x: TensorSpec, weights: tuple[TensorSpec, TensorSpec], per_token: int, result: int, *, here: bool
 ) -> OpCost:
-    """x [T, H], weights [E, I or 2 I, H] and [E, H, I], of which a number may hold several along the last dimension.
-    ``here``: all experts are on this rank.
-    """
+    """x [T, H], weights [E, I or 2 I, H] and [E, H, I], perhaps several to a number along the last dimension."""
     first, second = weights
     tokens, hidden = prod(x.shape[:-1]), x.shape[-1]
     packed = max(hidden // max(first.shape[-1], 1), 1)
@@ -88,7 +86,7 @@ def _has_map(op: OpSignature, experts: int) -> bool:
 
 @expert_ops(
     "vllm::inplace_fused_experts vllm::outplace_fused_experts vllm::rocm_aiter_fused_moe "
-    "sglang::inplace_fused_experts sglang::outplace_fused_experts aiter::fused_moe_ aiter::fused_moe",
+    "sglang::inplace_fused_experts sglang::outplace_fused_experts aiter::fused_moe_ aiter::fused_moe"
 )
 def fused_experts(op: OpSignature) -> OpCost:
     """x [T, H], weights [E, 2 I, H] and [E, H, I], shares and numbers of the experts of each token [T, k]."""
@@ -99,7 +97,7 @@ def fused_experts(op: OpSignature) -> OpCost:
 
 @expert_ops(
     "aiter::fmoe aiter::fmoe_int8_g1u0 aiter::fmoe_g1u1 aiter::fmoe_g1u1_tkw1 aiter::fmoe_int8_g1u0_a16 "
-    "aiter::fmoe_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1",
+    "aiter::fmoe_g1u1_a16 aiter::fmoe_fp8_blockscale_g1u1"
 )
 def fmoe(op: OpSignature) -> OpCost:
     """The result [T, H], x, weights [E, I or 2 I, H] and [E, H, I], tokens sorted by experts, ..., k at place 8."""
@@ -175,7 +173,7 @@ def wna16_marlin(op: OpSignature) -> OpCost | Uncosted:
 
 @expert_ops(
     "_C::cutlass_moe_mm _C::cutlass_fp4_group_mm _C::cutlass_mxfp4_group_mm _C::cutlass_w4a8_moe_mm "
-    "sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm",
+    "sgl_kernel::cutlass_fp4_group_mm sgl_kernel::cutlass_w4a8_moe_mm"
 )
 def group_mm(op: OpSignature) -> OpCost:
     """The result [rows, N], a [rows, K], b [E, K, N] or [E, N, K], ...: each row times one expert."""
@@ -193,7 +191,7 @@ def group_mm(op: OpSignature) -> OpCost:
 
 
 @expert_ops(
-    "_moe_C::topk_softmax _moe_C::topk_sigmoid sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid aiter::topk_softmax",
+    "_moe_C::topk_softmax _moe_C::topk_sigmoid sgl_kernel::topk_softmax sgl_kernel::topk_sigmoid aiter::topk_softmax"
 )
 def topk_softmax(op: OpSignature) -> OpCost:
     """Shares [T, k], numbers [T, k], perhaps places [T, k], the router's logits [T, E]; choosing k is not counted."""

@@ -194,7 +194,7 @@ def te_linear(op: OpSignature) -> OpCost | Uncosted:
 
 @product(
     "primus_turbo::grouped_gemm primus_turbo::grouped_gemm_impl primus_turbo_cpp_extension::grouped_gemm "
-    "primus_turbo_cpp_extension::ck_grouped_gemm primus_turbo_cpp_extension::hipblaslt_grouped_gemm",
+    "primus_turbo_cpp_extension::ck_grouped_gemm primus_turbo_cpp_extension::hipblaslt_grouped_gemm"
 )
 def grouped(op: OpSignature) -> OpCost:
     """a [rows, k], b [groups, k, n] or [groups, n, k], rows of each group, ...; weights of one group are counted."""
@@ -206,7 +206,7 @@ def grouped(op: OpSignature) -> OpCost:
 
 @product(
     "primus_turbo::grouped_gemm_variable_k primus_turbo::grouped_gemm_variable_k_impl "
-    "primus_turbo_cpp_extension::grouped_gemm_variable_k primus_turbo_cpp_extension::ck_grouped_gemm_variable_k",
+    "primus_turbo_cpp_extension::grouped_gemm_variable_k primus_turbo_cpp_extension::ck_grouped_gemm_variable_k"
 )
 def grouped_weights(op: OpSignature) -> OpCost:
     """a [rows, m], b [rows, n], rows of each group: [groups, m, n], the gradients of the groups' weights."""

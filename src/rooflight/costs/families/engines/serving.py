@@ -28,9 +28,7 @@ PADDING_NOTE = "padding, which is not stored, counts as tokens"
 
 
 def _moving(reads: str, writes: str, flops: int, counted: str = "0") -> Formula:
-    """A formula: it reads and writes the tensors at these places, or returns others like them; so many FLOPs per
-    element of those ``counted``.
-    """
+    """Tensors at places read and written, or others like them returned; FLOPs per element of those ``counted``."""
     read, written, worked = ([int(place) for place in places.split()] for places in (reads, writes, counted))
 
     def cost(op: OpSignature) -> OpCost:
@@ -45,9 +43,7 @@ def _moving(reads: str, writes: str, flops: int, counted: str = "0") -> Formula:
 
 
 def _storing(tokens: tuple[int, ...], caches: tuple[int, ...]) -> Formula:
-    """A formula: the tokens at these places go to their slots in the caches at those, in the caches' dtype; slots and
-    perhaps scales are read too.
-    """
+    """Tokens at places go to slots in the caches at others, in the caches' dtype; slots and scales are read too."""
 
     def cost(op: OpSignature) -> OpCost:
         pairs = [(op.inputs[token], op.inputs[cache]) for token, cache in zip(tokens, caches, strict=True)]

@@ -112,12 +112,7 @@ class flash_atten(Attention):
 
 
 @operator(
-    "softmax of [b, h / mp, l, l] over the last dimension",
-    check=heads,
-    mp=TENSOR_PARALLEL,
-    b=BATCH,
-    h=HEADS,
-    l=LENGTH,
+    "softmax of [b, h / mp, l, l] over the last dimension", check=heads, mp=TENSOR_PARALLEL, b=BATCH, h=HEADS, l=LENGTH
 )
 class softmax:
     """Softmax over the keys of attention scores."""
@@ -244,10 +239,7 @@ class fillmask:
         return differentiable(torch, run, [scores])
 
 
-@operator(
-    "rotary embedding of q and k [l, b, h / mp, dim / h], as GPT-NeoX writes it",
-    **ATTENTION_SIZES,
-)
+@operator("rotary embedding of q and k [l, b, h / mp, dim / h], as GPT-NeoX writes it", **ATTENTION_SIZES)
 class RoPE:
     """A chain of small kernels: x cos + rotate_half(x) sin for q and k."""
 

@@ -62,10 +62,7 @@ class embedding_rows(Lookup):
     """Lookups in a table of any size; ``embedding`` has estimate-train-time's parameters."""
 
 
-@operator(
-    "token lookups [V, dim] at [b, l], V = 50257 / mp padded to a multiple of 128",
-    **LAYER_SIZES,
-)
+@operator("token lookups [V, dim] at [b, l], V = 50257 / mp padded to a multiple of 128", **LAYER_SIZES)
 class embedding(Lookup):
     """Lookups in one rank's part of a token table."""
 
@@ -121,9 +118,7 @@ class cross_entropy(Loss):
         x = loss.inputs[0]
         backward = call("aten::_log_softmax_backward_data", {"grad_output": x, "output": x}, x, dim=1)
         return replace(
-            loss,
-            forward=(map_one("aten::_log_softmax", x, dim=1), *loss.forward),
-            backward=(*loss.backward, backward),
+            loss, forward=(map_one("aten::_log_softmax", x, dim=1), *loss.forward), backward=(*loss.backward, backward)
         )
 
     def run(self, torch: Any, shape: Shape, logits: Any, targets: Any) -> Any:
