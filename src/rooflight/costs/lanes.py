@@ -84,21 +84,6 @@ class Lanes:
             raise OneByOneError(f"{len(distinct)} values in place of one")
         raise Disagreement(parts.reshape(-1))
 
-    def __index__(self) -> int:
-        return operator.index(self._the_same())
-
-    def __int__(self) -> int:
-        return int(self._the_same())
-
-    def __float__(self) -> float:
-        return float(self._the_same())
-
-    def __hash__(self) -> int:
-        return hash(self._the_same())
-
-    def __str__(self) -> str:
-        return str(self._the_same())
-
     def __format__(self, specification: str) -> str:
         return format(self._the_same(), specification)
 
@@ -140,18 +125,6 @@ class Lanes:
 
     def __abs__(self) -> Lanes:
         return Lanes(np.abs(_numbers(self).values), self.limit)
-
-    def __round__(self, *digits: int) -> Lanes:
-        return _made([round(value, *digits) for value in self.values.tolist()])
-
-    def __trunc__(self) -> Lanes:
-        return _made([math.trunc(value) for value in self.values.tolist()])
-
-    def __floor__(self) -> Lanes:
-        return _made([math.floor(value) for value in self.values.tolist()])
-
-    def __ceil__(self) -> Lanes:
-        return _made([math.ceil(value) for value in self.values.tolist()])
 
 
 Operation = Callable[[Any, Any], Any]
@@ -349,6 +322,20 @@ _OPERATORS: Final = {
 """Which rule lanes go by in which of Python's operations."""
 
 
+_OF_ONE_NUMBER: Final = (operator.index, int, float, hash, str)
+"""What all lanes have to agree on."""
+_ROUNDINGS: Final = (round, math.trunc, math.floor, math.ceil)
+
+
+def _give_of_one(ask: Callable[[Any], Any]) -> None:
+    setattr(Lanes, f"__{ask.__name__}__", lambda self: ask(self._the_same()))
+
+
+def _give_rounding(rounded: Callable[..., Any]) -> None:
+    name = f"__{rounded.__name__}__"
+    setattr(Lanes, name, lambda self, *digits: _made([rounded(value, *digits) for value in self.values.tolist()]))
+
+
 def _give(rule: Any, operation: Operation) -> None:
     name = operation.__name__.strip("_")
     setattr(Lanes, f"__{name}__", lambda self, other: rule(operation, self, other))
@@ -356,6 +343,10 @@ def _give(rule: Any, operation: Operation) -> None:
         setattr(Lanes, f"__r{name}__", lambda self, other: rule(operation, other, self))
 
 
+for _ask in _OF_ONE_NUMBER:
+    _give_of_one(_ask)
+for _rounded in _ROUNDINGS:
+    _give_rounding(_rounded)
 for _rule, _operations in _OPERATORS.items():
     for _operation in _operations:
         _give(_rule, _operation)

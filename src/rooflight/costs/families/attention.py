@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.matmul import product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, clamped_sum, flags, integer, read_bytes
 from rooflight.records import signature as engine_facts
@@ -104,15 +104,10 @@ def attention_forward(
     and values that no query sees.
     """
     seen = heads.count * pairs
-    return OpCost(
-        matrix_flops=multiply_adds(seen * (heads.query_size + heads.value_size), query),
-        matrix_dtype=query.dtype,
-        vector_flops=FORWARD_VECTOR_FLOPS * seen,
-        bytes_read=read_bytes(op, "out", "dropout_mask") - unread,
-        bytes_written=distinct_bytes(op.outputs[:2]),  # the rest are counters and debug masks
-        upper=bool(note),
-        note=note,
-    )
+    count, read = seen * (heads.query_size + heads.value_size), read_bytes(op, "out", "dropout_mask") - unread
+    written = distinct_bytes(op.outputs[:2])  # the rest are counters and debug masks
+    flops = FORWARD_VECTOR_FLOPS * seen
+    return product(op, count, query, vector_flops=flops, read=read, bytes_written=written, upper=bool(note), note=note)
 
 
 def attention_backward(
@@ -129,15 +124,9 @@ def attention_backward(
         wants_value + through_scores
     )
     seen = heads.count * pairs
-    return OpCost(
-        matrix_flops=multiply_adds(seen * per_pair, query),
-        matrix_dtype=query.dtype,
-        vector_flops=(BACKWARD_VECTOR_FLOPS + RECOMPUTE_VECTOR_FLOPS * recompute) * seen,
-        bytes_read=read_bytes(op, "dq", "dk", "dv") - unread,
-        bytes_written=op.output_bytes,
-        upper=bool(note),
-        note=note,
-    )
+    flops = (BACKWARD_VECTOR_FLOPS + RECOMPUTE_VECTOR_FLOPS * recompute) * seen
+    read = read_bytes(op, "dq", "dk", "dv") - unread
+    return product(op, seen * per_pair, query, vector_flops=flops, read=read, upper=bool(note), note=note)
 
 
 def mask_note(op: OpSignature) -> str:

@@ -20,7 +20,7 @@ from math import prod
 
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.convolution import direct_multiply_adds
-from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.matmul import product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
@@ -222,15 +222,10 @@ def deform_conv2d(op: OpSignature) -> OpCost:
     mask, bias = op.input("mask") if op.attribute("use_mask") else None, op.input("bias")
     out = op.outputs[0]
     sampled = _sampled(op, x, out)
-    return OpCost(
-        matrix_flops=multiply_adds(direct_multiply_adds(x, weight, out, transposed=False), x),
-        matrix_dtype=x.dtype,
-        vector_flops=(SAMPLE_FLOPS + (mask is not None)) * sampled + out.numel,
-        bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(weight, offset, mask, bias),
-        bytes_written=out.nbytes,
-        upper=True,
-        note=OFFSETS_NOTE,
-    )
+    count = direct_multiply_adds(x, weight, out, transposed=False)
+    flops = (SAMPLE_FLOPS + (mask is not None)) * sampled + out.numel
+    read = picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(weight, offset, mask, bias)
+    return product(op, count, x, vector_flops=flops, read=read, upper=True, note=OFFSETS_NOTE)
 
 
 @detection_ops("torchvision::_deform_conv2d_backward")
@@ -243,15 +238,10 @@ def deform_conv2d_backward(op: OpSignature) -> OpCost:
     grad, x, weight, offset = op.inputs[:4]
     mask = op.input("mask") if op.attribute("use_mask") else None
     sampled = _sampled(op, x, grad)
-    return OpCost(
-        matrix_flops=multiply_adds(2 * direct_multiply_adds(x, weight, grad, transposed=False), x),
-        matrix_dtype=x.dtype,
-        vector_flops=4 * SAMPLE_FLOPS * sampled + grad.numel,
-        bytes_read=picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(grad, weight, offset, mask),
-        bytes_written=tensor_bytes(*op.outputs),
-        upper=True,
-        note=OFFSETS_NOTE,
-    )
+    count = 2 * direct_multiply_adds(x, weight, grad, transposed=False)
+    flops = 4 * SAMPLE_FLOPS * sampled + grad.numel
+    read = picked_bytes(x, SAMPLE_TAPS * sampled) + tensor_bytes(grad, weight, offset, mask)
+    return product(op, count, x, vector_flops=flops, read=read, upper=True, note=OFFSETS_NOTE)
 
 
 def _sampled(op: OpSignature, x: TensorSpec, out: TensorSpec) -> int:

@@ -18,10 +18,11 @@ algorithms do fewer, so counts are ``upper``. torch.stft and istft reach these o
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import log2, prod
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.matmul import product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, copies, dims, moves, moving, per_output, picked_bytes, read_bytes
 from rooflight.records.signature import OpSignature
@@ -38,21 +39,12 @@ def factorize(
     """The cost of an op that does so many real FLOPs for each matrix of a batch. Of ``half``, an input, it reads one
     triangle.
     """
-    batch = prod(matrix.shape[:-2])
-    return OpCost(
-        matrix_flops=batch * multiply_adds(round(flops), matrix) // 2,
-        matrix_dtype=matrix.dtype,
-        bytes_read=read_bytes(op) - (_bytes_of_other_half(half) if half else 0),
-        bytes_written=op.output_bytes,
-        note=note,
-    )
-
-
-def _bytes_of_other_half(matrix: TensorSpec) -> int:
-    """Bytes of a square matrix (or a batch of them) on one side of its diagonal, without it."""
-    n = _square(matrix)
-    triangle = prod(matrix.shape[:-1]) * (n + 1) // 2
-    return matrix.nbytes - picked_bytes(matrix, triangle)
+    count = prod(matrix.shape[:-2]) * round(flops)
+    read = read_bytes(op)
+    if half is not None:
+        read -= half.nbytes - picked_bytes(half, prod(half.shape[:-1]) * (_square(half) + 1) // 2)
+    cost = product(op, count, matrix, read=read, note=note)
+    return replace(cost, matrix_flops=cost.matrix_flops // 2)  # counted one by one, not as multiply-adds
 
 
 def _square(matrix: TensorSpec) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost, Uncosted
@@ -28,16 +29,14 @@ def multiply_adds(count: int, operand: TensorSpec) -> int:
 
 
 def product(
-    op: OpSignature, count: int, operand: TensorSpec, *, vector_flops: int = 0, unread: Sequence[str] = ()
+    op: OpSignature, count: int, operand: TensorSpec, unread: Sequence[str] = (), read: int | None = None, **rest: Any
 ) -> OpCost:
-    """The cost of an op that reads its inputs, does ``count`` multiply-adds and writes its outputs."""
-    return OpCost(
-        matrix_flops=multiply_adds(count, operand),
-        matrix_dtype=operand.dtype,
-        vector_flops=vector_flops,
-        bytes_read=read_bytes(op, *unread),
-        bytes_written=op.output_bytes,
-    )
+    """The cost of an op that reads its inputs, or so many bytes, does ``count`` multiply-adds and writes its outputs;
+    ``rest`` as ``OpCost`` has it.
+    """
+    moved = {"bytes_read": read_bytes(op, *unread) if read is None else read, "bytes_written": op.output_bytes}
+    flops = multiply_adds(count, operand)
+    return OpCost(**{**moved, "matrix_dtype": operand.dtype, **rest}, matrix_flops=flops)
 
 
 def adds(op: OpSignature) -> bool:
@@ -155,13 +154,9 @@ def linear_backward(op: OpSignature) -> OpCost:
     """dx = dy [m, n] @ w [n, k], dw = dy^T @ x [m, k], db = sum of dy: each only as ``output_mask`` asks."""
     x, grad, weight = op.inputs[:3]
     wants_x, wants_weight, wants_bias = flags(op, "output_mask", (True, True, True))
-    return OpCost(
-        matrix_flops=multiply_adds((wants_x + wants_weight) * grad.numel * weight.shape[-1], x),
-        matrix_dtype=x.dtype,
-        vector_flops=grad.numel if wants_bias else 0,
-        bytes_read=tensor_bytes(grad, x if wants_weight else None, weight if wants_x else None),
-        bytes_written=op.output_bytes,
-    )
+    count = (wants_x + wants_weight) * grad.numel * weight.shape[-1]
+    read = tensor_bytes(grad, x if wants_weight else None, weight if wants_x else None)
+    return product(op, count, x, vector_flops=grad.numel * wants_bias, read=read)
 
 
 @matmul_ops("inductor::_mm_plus_mm")

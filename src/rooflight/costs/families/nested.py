@@ -20,7 +20,7 @@ from math import prod
 from rooflight.costs import registry
 from rooflight.costs.cost import Float32Kind, OpCost
 from rooflight.costs.families.attention import FORWARD_VECTOR_FLOPS, MASK_NOTE, mask_note, torch_mask
-from rooflight.costs.families.matmul import multiply_adds, product
+from rooflight.costs.families.matmul import product
 from rooflight.costs.families.normalization import LAYER_NORM_FLOPS
 from rooflight.costs.rules import (
     Family,
@@ -31,7 +31,6 @@ from rooflight.costs.rules import (
     moving,
     picks,
     picks_alone,
-    read_bytes,
     uncosted,
 )
 from rooflight.records.signature import OpSignature
@@ -112,16 +111,8 @@ def attention(op: OpSignature) -> OpCost:
         seen = prod(q[:-2]) * mask.pairs(q[-2], k[-2])
         products += seen * (q[-1] + v[-1])
         pairs += seen
-    note = mask_note(op)
-    return OpCost(
-        matrix_flops=multiply_adds(products, query),
-        matrix_dtype=query.dtype,
-        vector_flops=FORWARD_VECTOR_FLOPS * pairs,
-        bytes_read=read_bytes(op),
-        bytes_written=op.outputs[0].nbytes,
-        upper=bool(note),
-        note=note,
-    )
+    flops, written, note = FORWARD_VECTOR_FLOPS * pairs, op.outputs[0].nbytes, mask_note(op)
+    return product(op, products, query, vector_flops=flops, bytes_written=written, upper=bool(note), note=note)
 
 
 transformer_ops = Family("transformer")

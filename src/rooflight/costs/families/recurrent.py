@@ -22,7 +22,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.families.matmul import multiply_adds
+from rooflight.costs.families.matmul import product
 from rooflight.costs.rules import Family, copies, first_input, flags, integer, moving, nothing, read_bytes
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.signature import OpSignature
@@ -77,13 +77,10 @@ def weights_by_layer(op: OpSignature) -> list[int]:
 
 
 def _forward(op: OpSignature, net: _Net, *unread: str) -> OpCost:
-    return OpCost(
-        matrix_flops=multiply_adds(net.tokens * net.weights, op.inputs[0]),
-        matrix_dtype=_product_dtype(op, op.inputs[0]),
-        vector_flops=net.vector_flops + _dropped(op, op.outputs[0], net.tokens),
-        bytes_read=read_bytes(op, *unread),
-        bytes_written=distinct_bytes(op.outputs[:3]),
-    )
+    x, flops = op.inputs[0], net.vector_flops + _dropped(op, op.outputs[0], net.tokens)
+    dtype, written = _product_dtype(op, x), distinct_bytes(op.outputs[:3])
+    count = net.tokens * net.weights
+    return product(op, count, x, unread, vector_flops=flops, matrix_dtype=dtype, bytes_written=written)
 
 
 def _product_dtype(op: OpSignature, x: TensorSpec) -> str:
@@ -135,22 +132,11 @@ def recurrent_backward(op: OpSignature) -> OpCost:
     count += net.tokens * sum(
         weight.numel for weight, wanted in zip(params, wants_params, strict=True) if wanted and len(weight.shape) == 2
     )
-    return OpCost(
-        matrix_flops=multiply_adds(count, x),
-        matrix_dtype=_product_dtype(op, x),
-        vector_flops=net.vector_flops + _dropped(op, out, net.tokens),
-        bytes_read=_read_in_backward(op, wants_params=any(wants_params)),
-        bytes_written=op.output_bytes,
-    )
-
-
-def _read_in_backward(op: OpSignature, *, wants_params: bool) -> int:
-    """Gradients and matrices; x, states and output only for the gradients of the weights."""
-    weights = tuple(weight for weight in op.named("params") if len(weight.shape) == 2)
-    return distinct_bytes(
-        (*op.named("grad_output"), *op.named("grad_state"), *weights)
-        + ((*op.named("input"), *op.named("hx"), *op.named("output")) if wants_params else ())
-    )
+    read = [*op.named("grad_output"), *op.named("grad_state"), *(each for each in params if len(each.shape) == 2)]
+    if any(wants_params):
+        read += [x, *op.named("hx"), out]
+    flops, dtype = net.vector_flops + _dropped(op, out, net.tokens), _product_dtype(op, x)
+    return product(op, count, x, vector_flops=flops, read=distinct_bytes(read), matrix_dtype=dtype)
 
 
 def _mkldnn_net(op: OpSignature) -> _Net:
@@ -183,13 +169,8 @@ def cudnn_rnn_backward(op: OpSignature) -> OpCost:
 
 
 def _backward(op: OpSignature, net: _Net, *unread: str, times: int) -> OpCost:
-    return OpCost(
-        matrix_flops=times * multiply_adds(net.tokens * net.weights, op.inputs[0]),
-        matrix_dtype=op.inputs[0].dtype,
-        vector_flops=net.vector_flops,
-        bytes_read=read_bytes(op, *unread, "reserve", "workspace"),
-        bytes_written=op.output_bytes,
-    )
+    unread, count = (*unread, "reserve", "workspace"), times * net.tokens * net.weights
+    return product(op, count, op.inputs[0], vector_flops=net.vector_flops, unread=unread)
 
 
 def _cell_flops(op: OpSignature, cell: str) -> int:

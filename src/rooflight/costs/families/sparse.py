@@ -19,11 +19,11 @@ metadata per kept element, as the operands' shapes say.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 
 from rooflight.costs import registry
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.matmul import adds, multiply_adds, product, product_added
+from rooflight.costs.families.matmul import adds, product, product_added
 from rooflight.costs.rules import (
     Family,
     copies,
@@ -231,8 +231,6 @@ def multiply(op: OpSignature) -> OpCost:
     )
 
 
-sparse_ops = Family("sparse", layout=registry.SPARSE)
-
 SPREAD_NOTE = "stored elements taken to meet as many rows of the dense operand as they can"
 TRIANGLE_NOTE = "all stored elements taken to lie in the triangle that is solved"
 BOTH_SPARSE_NOTE = "at least one multiply-add per stored element of the result"
@@ -251,15 +249,9 @@ def _product(op: OpSignature, a: TensorSpec, b: TensorSpec, addend: TensorSpec |
     else:
         rows = a.shape[-2] if len(a.shape) > 1 else 1
         count, read = rows * b.numel, b.nbytes + picked_bytes(a, rows * b.numel)
-    return OpCost(
-        matrix_flops=multiply_adds(count, a),
-        matrix_dtype=a.dtype,
-        vector_flops=addend.numel if addend else 0,
-        bytes_read=read + index_bytes(a, b) + tensor_bytes(addend),
-        bytes_written=_stored(out),
-        upper=upper,
-        note=note,
-    )
+    read += index_bytes(a, b) + tensor_bytes(addend)
+    added = addend.numel if addend else 0
+    return product(op, count, a, vector_flops=added, read=read, bytes_written=_stored(out), upper=upper, note=note)
 
 
 sparse_ops.rows(
@@ -278,19 +270,8 @@ def addmm(op: OpSignature) -> OpCost:
     return _product(op, a, b, addend if adds(op) else None)
 
 
-def _spread(
-    op: OpSignature, count: int, a: TensorSpec, read: int, *, added: int = 0, note: str = SPREAD_NOTE
-) -> OpCost:
-    """The cost of so many multiply-adds, of which data could only do with fewer bytes."""
-    return OpCost(
-        matrix_flops=multiply_adds(count, a),
-        matrix_dtype=a.dtype,
-        vector_flops=added,
-        bytes_read=read,
-        bytes_written=op.output_bytes,
-        upper=True,
-        note=note,
-    )
+_spread = partial(product, upper=True, note=SPREAD_NOTE)
+"""A product that data could only make do with fewer bytes."""
 
 
 @sparse_ops("linear")
@@ -300,7 +281,7 @@ def linear(op: OpSignature) -> OpCost:
     bias = op.input("bias")
     met = x.numel // max(1, x.shape[-1]) * weight.numel
     read = picked_bytes(x, met) + _stored(weight) + tensor_bytes(bias)
-    return _spread(op, met, x, read, added=op.outputs[0].numel if bias else 0)
+    return _spread(op, met, x, read=read, vector_flops=op.outputs[0].numel if bias else 0)
 
 
 @sparse_ops("sparse_sampled_addmm")
@@ -309,7 +290,7 @@ def sampled_addmm(op: OpSignature) -> OpCost:
     pattern, a, b = op.inputs[:3]
     met = pattern.numel * a.shape[-1]
     read = pattern.nbytes * adds(op) + index_bytes(pattern) + picked_bytes(a, met) + picked_bytes(b, met)
-    return _spread(op, met, a, read, added=pattern.numel * adds(op))
+    return _spread(op, met, a, read=read, vector_flops=pattern.numel * adds(op))
 
 
 @sparse_ops("_sparse_mm_reduce_impl")
@@ -317,7 +298,7 @@ def mm_reduce(op: OpSignature) -> OpCost:
     """sparse [m, k] with dense [k, n]: products summed, averaged or compared, and perhaps where the extremum was."""
     a, b = op.inputs[:2]
     met = a.numel * b.shape[-1]
-    return _spread(op, met, a, _stored(a) + picked_bytes(b, met))
+    return _spread(op, met, a, read=_stored(a) + picked_bytes(b, met))
 
 
 @sparse_ops("_sparse_mm_reduce_impl_backward")
@@ -325,8 +306,8 @@ def mm_reduce_backward(op: OpSignature) -> OpCost:
     """The result's gradient [m, n] at each stored element: with the dense operand, or with the element."""
     a, grad, b = op.inputs[:3]
     met, wanted = a.numel * grad.shape[-1], flags(op, "output_mask", (True, True))
-    read = index_bytes(a) + picked_bytes(grad, met) + (a.nbytes if wanted[1] else 0)
-    return _spread(op, sum(wanted) * met, a, read + (picked_bytes(b, a.numel * b.shape[-1]) if wanted[0] else 0))
+    read = index_bytes(a) + picked_bytes(grad, met) + a.nbytes * wanted[1]
+    return _spread(op, sum(wanted) * met, a, read=read + picked_bytes(b, a.numel * b.shape[-1]) * wanted[0])
 
 
 @sparse_ops("triangular_solve")
@@ -334,8 +315,8 @@ def triangular_solve(op: OpSignature) -> OpCost:
     """B [n, k], A triangular [n, n]: a multiply-add per stored element and right-hand side."""
     b, a = op.inputs[:2]
     columns = b.numel // max(1, (a.packing.shape if a.packing else a.shape)[-1])
-    cost = _spread(op, a.numel * columns, b, _stored(a) + b.nbytes, note=TRIANGLE_NOTE)
-    return replace(cost, bytes_written=op.outputs[0].nbytes)  # not the copy of A that it returns
+    written = op.outputs[0].nbytes  # not the copy of A that it returns
+    return _spread(op, a.numel * columns, b, read=_stored(a) + b.nbytes, bytes_written=written, note=TRIANGLE_NOTE)
 
 
 def _halved(op: OpSignature, operand: TensorSpec, k: int, parts: int = 1) -> OpCost:

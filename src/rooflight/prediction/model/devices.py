@@ -170,8 +170,8 @@ def _elsewhere(
     other: Mapping[str, float],
     reached: float | None,
 ) -> Floats:
-    """Of the time, in units of the bound, what the bandwidth explains that the known device reaches scales with what the
-    other reaches. The rest waits for neither memory nor the matrix units: it scales in part with units x clock.
+    """Of the time, in units of the bound, as much as the bandwidth that is reached explains scales with the other's.
+    The rest waits for neither memory nor the matrix units: it scales in part with units x clock.
     """
     if kind_of(key) is WorkKind.NETWORK or not {"pace", "bandwidth"} <= known.keys() & other.keys():
         return slowdown

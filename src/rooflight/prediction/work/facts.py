@@ -71,24 +71,14 @@ class WorkKind(Enum):
 
 
 _COMMON: Final = ("bound_s", "compute_s", "memory_s", "bytes", "matrix", "vector", "ops", "products", "item")
+_CONVOLVED: Final = ("positions", "out", "in", "taps", "groups", "transposed", "dims", "stride", "dilation")
 FACTS: Final[Mapping[WorkKind, tuple[str, ...]]] = {
     # b, m, n and k of the largest product and of the next; whether the largest has its operands transposed
     WorkKind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
     WorkKind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
     # positions of the result, in the whole batch; channels of a group, out and in; taps of the kernel; groups; whether
     # it is transposed; in how many dimensions; products of the strides and of the dilations
-    WorkKind.CONVOLUTION: (
-        *_COMMON,
-        "positions",
-        "out",
-        "in",
-        "taps",
-        "groups",
-        "transposed",
-        "dims",
-        "stride",
-        "dilation",
-    ),
+    WorkKind.CONVOLUTION: (*_COMMON, *_CONVOLVED),
     # bytes that a rank sends; ranks that take part, and the nodes they are on
     WorkKind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
     # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all

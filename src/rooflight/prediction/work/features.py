@@ -92,21 +92,15 @@ def over_bound(key: str, values: Floats, floor_s: float) -> Floats:
     return np.asarray(np.log1p(floor_s * values[:, OPS] * np.exp(-values[:, 0])))
 
 
+_NO_SIZES: Final = (
+    *("align", "filled", "padded", "fresh share", "ops", "products"),
+    *("log vector", "log fresh", "log tensors", "log waste"),
+)
+
+
 def size_features(key: str) -> tuple[int, ...]:
     """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align."""
-    odd = (
-        "align",
-        "filled",
-        "padded",
-        "fresh share",
-        "ops",
-        "products",
-        "log vector",
-        "log fresh",
-        "log tensors",
-        "log waste",
-    )
-    return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(odd))
+    return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(_NO_SIZES))
 
 
 def steady_features(key: str) -> tuple[int, ...]:
