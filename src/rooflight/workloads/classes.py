@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
 
-from rooflight.workloads.errors import TargetError, need_transformers
+from rooflight.workloads.errors import TargetError, need_transformers, no_inputs_for
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -72,36 +72,25 @@ def class_of(config: PreTrainedConfig, kind: ModelKind | None = None) -> ChosenC
     for the config, if no inputs are known for the class, or if it needs a library that is missing.
     """
     named = _named(config)
+    found = getattr(need_transformers(), named, None) if named else None
     if not named:
-        chosen = _auto_class(config, kind)
-        if kind is not None:  # a preset: its class is known
-            return chosen
-        return _noting(chosen, f"The config names no architecture: built {chosen.name}, a class of its model_type.")
-    found = getattr(need_transformers(), named, None)
-    if not _is_model(found):
-        chosen = _auto_class(config, kind)
-        return _noting(
-            chosen,
-            f"transformers has no class {named}, which the config names: built {chosen.name}, by its model_type.",
-        )
-    _require_libraries(found)
-    if not _takes(found, config):
-        chosen = _auto_class(config, kind)
-        return _noting(
-            chosen,
-            f"The config names {named}, which is no class for model_type {config.model_type}: built {chosen.name}.",
-        )
-    return ChosenClass(model_class=found, kind=_kind_of_class(found, config))
+        why, by = "The config names no architecture", ", a class of its model_type"
+    elif not _is_model(found):
+        why, by = f"transformers has no class {named}, which the config names", ", by its model_type"
+    else:
+        _require_libraries(found)
+        if _takes(found, config):
+            return ChosenClass(model_class=found, kind=_kind_of_class(found, config))
+        why, by = f"The config names {named}, which is no class for model_type {config.model_type}", ""
+    chosen = _auto_class(config, kind)
+    is_preset = not named and kind is not None  # its class is known
+    return chosen if is_preset else replace(chosen, note=f"{why}: built {chosen.name}{by}.")
 
 
 def _named(config: PreTrainedConfig) -> str:
     names = config.architectures
     listed = [names] if isinstance(names, str) else names if isinstance(names, list) else []
     return next((name for name in listed if isinstance(name, str)), "")
-
-
-def _noting(chosen: ChosenClass, note: str) -> ChosenClass:
-    return ChosenClass(model_class=chosen.model_class, kind=chosen.kind, note=note)
 
 
 def _auto_class(config: PreTrainedConfig, kind: ModelKind | None) -> ChosenClass:
@@ -117,9 +106,7 @@ def _kind_of_class(model_class: Any, config: PreTrainedConfig) -> ModelKind:
     for kind, known in KINDS.items():
         if model_class in _mapped(config, kind) or model_class.__name__.endswith(known.suffixes):
             return kind
-    raise TargetError(
-        f"no inputs are known for {model_class.__name__}: write your own step and pass path/to/train.py:make_step"
-    )
+    raise no_inputs_for(model_class.__name__)
 
 
 def _mapped(config: PreTrainedConfig, kind: ModelKind) -> Iterator[Any]:

@@ -19,6 +19,11 @@ class RunFailed(RuntimeError):  # noqa: N818 - named for what happened; the step
     """The step itself raised an error, which is chained; the text is one line with what and where. Exit code 1."""
 
 
+def no_inputs_for(name: str, why: str = "") -> TargetError:
+    """The refusal of a class of models for which no inputs can be made."""
+    return TargetError(f"no inputs are known for {name}{why}: write your own step and pass path/to/train.py:make_step")
+
+
 STEP_FAILED: Final = "the step failed: "
 """The text of a RunFailed begins so if the step raised an error of its own."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from rooflight.workloads.errors import TargetError, first_words
+from rooflight.workloads.errors import TargetError, first_words, no_inputs_for
 from rooflight.workloads.tensors import Inputs, Wanted, class_labels, config_value, vocabulary
 
 _SIZES: Final = {"object-detection": 800, "semantic-segmentation": 512, "universal-segmentation": 512}
@@ -148,18 +148,13 @@ def _pictures(wanted: Wanted) -> tuple[dict[str, Any], int, str]:
     channels = config_value(wanted.config, "num_channels") or 3
     encode = getattr(model, "get_image_features", None)
     if encode is None:
-        raise TargetError(
-            f"no inputs are known for {wanted.chosen.name}: write your own step and pass path/to/train.py:make_step"
-        )
+        raise no_inputs_for(wanted.chosen.name)
     one = wanted.draw.torch.empty((1, *more, channels, height, width), dtype=model.dtype, device=meta)
     try:
         with wanted.draw.torch.no_grad():
             found = encode(pixel_values=one)
     except Exception as error:
-        raise TargetError(
-            f"no inputs are known for {wanted.chosen.name} (its images: {first_words(str(error))}): write your own step"
-            " and pass path/to/train.py:make_step"
-        ) from error
+        raise no_inputs_for(wanted.chosen.name, f" (its images: {first_words(str(error))})") from error
     found = getattr(found, "pooler_output", found)
     features = sum(math.prod(each.shape[:-1]) for each in (found if isinstance(found, (list, tuple)) else [found]))
     return {"pixel_values": images(wanted, *more)}, features, f"an image {height} x {width}"

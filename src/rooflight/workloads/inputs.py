@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rooflight.workloads import images
 from rooflight.workloads.classes import ChosenClass
-from rooflight.workloads.errors import TargetError
+from rooflight.workloads.errors import TargetError, no_inputs_for
 from rooflight.workloads.tensors import Inputs, Wanted, class_labels, vocabulary
 
 if TYPE_CHECKING:
@@ -158,9 +158,7 @@ def _sound(wanted: Wanted) -> tuple[dict[str, Any], str]:
         sizes = f"batch {batch}, {samples / rate:.3g} s at {rate} Hz"
         frames = f" ({wanted.seq} frames)" if hears_frames(config) else ""
         return {name: draw.normal(batch, samples)}, sizes + frames
-    raise TargetError(
-        f"no inputs are known for {wanted.chosen.name}: write your own step and pass path/to/train.py:make_step"
-    )
+    raise no_inputs_for(wanted.chosen.name)
 
 
 def _convolutions(config: PreTrainedConfig) -> list[tuple[int, int]]:
@@ -185,6 +183,9 @@ def _rate(config: PreTrainedConfig) -> int:
 
 Food = Literal["text", "image", "sound", "image and text", "conversation", "caption"]
 
+_SOUNDS: Final = ("input_values", "input_features")
+_BY_ARGUMENT: Final[dict[str, Food]] = {"input_ids": "text", "pixel_values": "image", **dict.fromkeys(_SOUNDS, "sound")}
+
 
 def food_of(chosen: ChosenClass) -> Food:
     """The kind of input of a class. Raises TargetError for a class whose inputs are not known."""
@@ -195,17 +196,9 @@ def food_of(chosen: ChosenClass) -> Food:
             return "conversation"
         if {"decoder_input_ids", "pixel_values"} <= chosen.accepted:
             return "caption"
-    by_argument: dict[str, Food] = {
-        "input_ids": "text",
-        "pixel_values": "image",
-        "input_values": "sound",
-        "input_features": "sound",
-    }
-    found = by_argument.get(chosen.main_input)
+    found = _BY_ARGUMENT.get(chosen.main_input)
     if found is None or chosen.main_input not in chosen.accepted:
-        raise TargetError(
-            f"no inputs are known for {chosen.name}: write your own step and pass path/to/train.py:make_step"
-        )
+        raise no_inputs_for(chosen.name)
     return found
 
 
@@ -226,9 +219,7 @@ class SequenceRule:
 def sequence_rule(chosen: ChosenClass, config: PreTrainedConfig) -> SequenceRule:
     """How long the sequences of a class may be."""
     match food_of(chosen):
-        case "text" | "image and text" | "conversation":
-            return SequenceRule(limit=positions(config))
-        case "caption":
+        case "text" | "image and text" | "conversation" | "caption":
             return SequenceRule(limit=positions(config))
         case "image":
             return SequenceRule(takes="video" if chosen.kind == "video-classification" else "images")

@@ -62,16 +62,9 @@ class StepSpec:
 
     def inputs(self, *, seq: int | None = None) -> Inputs:
         """The arguments of a call; ``seq`` replaces the step's."""
-        return make_inputs(
-            _wanted(
-                self.config,
-                self.chosen,
-                draw=Draw(device=self.device, dtype=self.dtype),
-                batch=self.batch,
-                seq=self.seq if seq is None else seq,
-                labels=self.mode == "train",
-            )
-        )
+        length, draw = self.seq if seq is None else seq, Draw(device=self.device, dtype=self.dtype)
+        labels = self.mode == "train"
+        return make_inputs(_wanted(self.config, self.chosen, draw=draw, batch=self.batch, seq=length, labels=labels))
 
 
 def checked_spec(
@@ -175,8 +168,7 @@ def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, mode: Mod
 
 
 def _for_image(config: PreTrainedConfig, chosen: ChosenClass) -> int:
-    torch_meta = torch_device("meta")
-    draw = Draw(device=torch_meta, dtype=torch_dtype("bfloat16"))
+    draw = Draw(device=torch_device("meta"), dtype=torch_dtype("bfloat16"))
     return image_tokens(_wanted(config, chosen, draw=draw, batch=1, seq=1, labels=False))
 
 

@@ -50,7 +50,10 @@ def _no_function(file: str, name: str, module: ModuleType) -> str:
 
 def called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
     """What a function of the file returns. Raises TargetError where it takes arguments or raises."""
-    if missing := _needed(make):
+    parameters = [
+        each for each in parameters_of(make) or () if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    if missing := [each.name for each in parameters if each.default is each.empty]:
         raise TargetError(
             f"{path.name}:{name} takes arguments ({', '.join(missing)}): name a function without arguments that "
             f"makes the {makes}"
@@ -61,13 +64,12 @@ def called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:
         raise TargetError(f"{path.name}:{name} raised {in_one_line(error, prefer=path)}") from error
 
 
-def _needed(make: Callable[..., Any]) -> list[str]:
+def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    """The parameters of a function; None where they are not known, as of some that are written in C."""
     try:
-        parameters = inspect.signature(make).parameters.values()
+        return tuple(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return []
-    variable = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [each.name for each in parameters if each.default is each.empty and each.kind not in variable]
+        return None
 
 
 def _check_name(name: str, path: Path, makes: str) -> None:

@@ -5,13 +5,21 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from rooflight.workloads.errors import TargetError, in_one_line, need_torch
 from rooflight.workloads.steps import Step, guarded
-from rooflight.workloads.user_code import called, function_of, refuse_async, refuse_generator, refuse_pending
+from rooflight.workloads.user_code import (
+    called,
+    function_of,
+    parameters_of,
+    refuse_async,
+    refuse_generator,
+    refuse_pending,
+)
 
 INPUTS: Final = "get_inputs"
 """The function of a file that makes inputs, unless another is named."""
@@ -44,21 +52,18 @@ class Calls:
 
 def takes_arguments(function: Any) -> bool:
     """Whether a function, or a module's forward, has an argument without default."""
-    try:
-        signature = inspect.signature(getattr(function, "forward", function))
-    except (TypeError, ValueError):  # of C
-        return True
-    needed = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.default is each.empty and each.kind in needed for each in signature.parameters.values())
+    parameters, needed = _parameters(function), (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    return parameters is None or any(each.default is each.empty and each.kind in needed for each in parameters)
 
 
 def keyword_only(function: Any) -> list[str]:
     """The arguments without default that a function, or a module's forward, takes by keyword alone."""
-    try:
-        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    except (TypeError, ValueError):  # of C
-        return []
+    parameters = _parameters(function) or ()
     return [each.name for each in parameters if each.kind is each.KEYWORD_ONLY and each.default is each.empty]
+
+
+def _parameters(function: Any) -> tuple[Parameter, ...] | None:
+    return parameters_of(getattr(function, "forward", function))
 
 
 def inputs_of(module: ModuleType, where: str, inputs: str | None = None, *, subject: str = "") -> list[tuple[Any, ...]]:
@@ -250,11 +255,7 @@ def _itself(function: Any, where: str, inputs: str | None, *, note: str = "", ha
 
 
 def _may_take_arguments(function: Any) -> bool:
-    try:
-        parameters = inspect.signature(getattr(function, "forward", function)).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    return any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in parameters)
+    return any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in _parameters(function) or ())
 
 
 def _refuse_class(found: Any, where: str) -> None:
