@@ -35,7 +35,6 @@ from rooflight.prediction.work.facts import (
     Integers,
     WorkKind,
     is_plain,
-    key_of_others,
     kind_of,
 )
 from rooflight.records.files import write_whole
@@ -85,7 +84,7 @@ def learn_on(
         else:
             bare, expert = unrefined(model, refinement.device), None
             models[each.key] = replace(bare, refinements=(*bare.refinements, refinement))
-        added.append(_added(each, refinement, expert or refinement))
+        added.append(Added.of(each.key, refinement, expert))
     unknown = [each for each in whole if base.model(each.key) is None]
     few = [each for each in unknown if len(each) < LEAST_ROWS and is_plain(each.key, each.facts)]
     for key in (OTHERS_KEY, OTHER_REDUCTIONS_KEY):
@@ -120,7 +119,7 @@ def _of_others(
             continue  # all kinds together know better, these rows among them
         others = [one for one in model.refinements if (one.device, one.kind) != (refinement.device, refinement.kind)]
         model = replace(model, refinements=(*others, refinement))
-        added.append(_added(each, refinement, refinement))
+        added.append(Added.of(each.key, refinement))
     return model, added
 
 
@@ -129,17 +128,6 @@ def _plain(key: str, whole: Iterable[Shown]) -> Iterator[tuple[Shown, Integers]]
         if len(kinds) > 1:  # one kind says nothing of how far off others are
             some = [kind.sample(max(1, _MOST_OTHERS // len(kinds))) for kind in kinds]
             yield joined(some, key), np.repeat(np.arange(len(some)), list(map(len, some)))
-
-
-def _added(shown: Shown, refinement: Refinement, learned: Refinement | Expert) -> Added:
-    return Added(
-        key=shown.key,
-        device=shown.device.name,
-        rows=refinement.rows,
-        error_before=refinement.error_before,
-        error=learned.error,
-        learned=learned,
-    )
 
 
 def _with_expert(model: Model, expert: Expert) -> Model:

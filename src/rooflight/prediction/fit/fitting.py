@@ -29,6 +29,7 @@ from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
 from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.work.facts import is_plain, key_of_others
+from rooflight.records.document import Fields
 from rooflight.records.quantity import count_of
 
 _MANY_ROWS: Final = 20_000
@@ -96,28 +97,27 @@ Run = Callable[..., Iterable[Any]]
 """A map over jobs, here or in several processes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Added:
-    """What rows of a kind on a device became on top of other models: a refinement, or an expert of the device's own.
-    ``error_before`` is the mean absolute percentage error of the other models for these rows, ``error`` that of rows
-    left out, as fractions.
+class Added(Fields, frozen=True, kw_only=True):
+    """What ``rows`` of a device taught on top of other models; ``how``: "nothing" (no scale would have predicted rows
+    left out better), "scale", "process" or "expert" (of the device's own). Mean absolute shares: ``error_before`` of
+    what the other models predict of them, ``error`` of rows left out. ``inside`` and ``outside`` are 90 % of log(true /
+    predicted), for shapes within and beyond those sampled.
     """
 
     key: str
     device: str
     rows: int
+    how: str
     error_before: float
     error: float
-    learned: Refinement | Expert
+    inside: tuple[float, float]
+    outside: tuple[float, float]
 
-    @property
-    def how(self) -> str:
-        """What was learned, in a word: "nothing" where no scale would have predicted rows left out better."""
-        if isinstance(self.learned, Expert):
-            return "expert"
-        if self.learned.process:
-            return "process"
-        return "scale" if self.learned.offset else "nothing"
+    @classmethod
+    def of(cls, key: str, refinement: Refinement, expert: Expert | None = None) -> Added:
+        """What became of rows that ``refinement`` learned from, or ``expert`` in its place."""
+        how = "expert" if expert else "process" if refinement.process else "scale" if refinement.offset else "nothing"
+        return cls.view(expert or refinement, refinement, key=key, how=how)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

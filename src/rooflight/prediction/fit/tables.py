@@ -26,7 +26,7 @@ _STALE: Final = 0.01
 """A share of times that beat a calibration, from which the calibration is at fault rather than the times."""
 
 
-class ModelData(Fields, frozen=True, kw_only=True):
+class FittedModel(Fields, frozen=True, kw_only=True):
     """A model of one kind of work on one device; ``corrects``: its rows correct what others taught. ``error`` is the
     mean absolute share of times held out; ``inside`` and ``outside`` are 90 % of log(true / predicted), for shapes
     within and beyond those sampled.
@@ -41,22 +41,6 @@ class ModelData(Fields, frozen=True, kw_only=True):
     corrects: bool = False
 
 
-class AddedData(Fields, frozen=True, kw_only=True):
-    """What ``rows`` of a device taught on top of other models; ``how``: "nothing", "scale", "process" or "expert".
-    Mean absolute shares: ``error_before`` of what the other models predict of them, ``error`` of rows left out.
-    ``inside`` and ``outside`` as ``ModelData`` has them.
-    """
-
-    key: str
-    device: str
-    rows: int
-    how: str
-    error_before: float
-    error: float
-    inside: tuple[float, float]
-    outside: tuple[float, float]
-
-
 class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     """What was learned. ``unseen_device`` are 90 % of log(true / predicted) for devices without a model, by kind of
     work; ``too_few`` counts times of what had too few to learn from; ``flagged`` those that lint took out;
@@ -64,13 +48,13 @@ class FitDocument(Document, frozen=True, kw_only=True, tag="rooflight.fit/1"):
     models (``--on``); ``models`` are those learned from these times alone then.
     """
 
-    models: tuple[ModelData, ...]
+    models: tuple[FittedModel, ...]
     unseen_device: Mapping[str, tuple[float, float]]
     too_few: Mapping[str, int]
     times: int
     flagged: int
     beat_bound: int
-    added: tuple[AddedData, ...] = ()
+    added: tuple[Added, ...] = ()
 
 
 def report_of(
@@ -86,24 +70,23 @@ def report_of(
     """
     added = fit.added or ()
     models = [model for model in fit.models if model.key not in {each.key for each in added}]
-    learned: list[tuple[Model, Expert | Correction]] = [(model, each) for model in models for each in model.experts]
-    learned += [(model, each) for model in models for each in model.corrections]
-    learned.sort(key=lambda pair: (-pair[0].rows, pair[0].key, -pair[1].rows))
+    learned = [
+        FittedModel.view(each, key=model.key, outside=getattr(each, "outside", each.inside), corrects=corrects)
+        for model in sorted(models, key=lambda model: (-model.rows, model.key))
+        for corrects, each in sorted(_parts(model), key=lambda part: -part[1].rows)
+    ]
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
     return Report(
         title=f"Models in {folder}",
         data=FitDocument(
-            models=tuple(
-                ModelData.view(each, key=model.key, outside=_outside(each), corrects=isinstance(each, Correction))
-                for model, each in learned
-            ),
+            models=tuple(learned),
             unseen_device={model.key: model.unseen for model in models},
             too_few=fit.few,
             times=times,
             flagged=flagged,
             beat_bound=beats,
-            added=tuple(AddedData.view(each, each.learned) for each in added),
+            added=added,
         ),
         facts=(
             ("tables", len(tables)),
@@ -128,8 +111,8 @@ def report_of(
     )
 
 
-def _outside(learned: Expert | Correction) -> tuple[float, float]:
-    return learned.outside if isinstance(learned, Expert) else learned.inside
+def _parts(model: Model) -> list[tuple[bool, Expert | Correction]]:
+    return [*((False, each) for each in model.experts), *((True, each) for each in model.corrections)]
 
 
 def _added(added: Sequence[Added]) -> Table:
@@ -142,24 +125,24 @@ def _added(added: Sequence[Added]) -> Table:
         ("times", "", lambda each: each.rows),
         ("error before", "%", lambda each: each.error_before),
         ("error", "%", lambda each: each.error),
-        ("true / predicted, 90 %", "", lambda each: _factors(each.learned.inside)),
+        ("true / predicted, 90 %", "", lambda each: _factors(each.inside)),
         ("learned", "", lambda each: each.how),
         optional=("learned",),
         note="Errors: mean absolute percentage errors, before of the other models, then of times left out in turn.",
     )
 
 
-def _learned(learned: Sequence[tuple[Model, Expert | Correction]]) -> Table:
+def _learned(learned: Sequence[FittedModel]) -> Table:
     return table(
         "models",
         "By kind of work and device",
         learned,
-        ("kind", "", lambda pair: pair[0].key),
-        ("device", "", lambda pair: pair[1].device + ("" if isinstance(pair[1], Expert) else ", on top")),
-        ("times", "", lambda pair: pair[1].rows),
-        ("error", "%", lambda pair: pair[1].error),
-        ("true / predicted, 90 %", "", lambda pair: _factors(pair[1].inside)),
-        ("larger than sampled", "", lambda pair: _factors(_outside(pair[1]))),
+        ("kind", "", lambda each: each.key),
+        ("device", "", lambda each: each.device + ", on top" * each.corrects),
+        ("times", "", lambda each: each.rows),
+        ("error", "%", lambda each: each.error),
+        ("true / predicted, 90 %", "", lambda each: _factors(each.inside)),
+        ("larger than sampled", "", lambda each: _factors(each.outside)),
         optional=("larger than sampled",),
         note="Error: mean absolute percentage error of held-out times. Nine in ten lie in true / predicted. On top: "
         "few times correct what other times taught.",
