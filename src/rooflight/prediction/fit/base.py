@@ -35,6 +35,7 @@ from rooflight.prediction.work.facts import (
     Integers,
     WorkKind,
     is_plain,
+    key_of_others,
     kind_of,
 )
 from rooflight.records.files import write_whole
