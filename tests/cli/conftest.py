@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from rooflight.devices import calibrations
@@ -31,6 +34,17 @@ def profile(ok, decode_words):
 def profile_ends(run, decode_words):
     """The same; its exit code, output and errors."""
     return lambda *words, **named: run(*decode_words(*words, **named))
+
+
+@pytest.fixture
+def without_torch():
+    """The command in a Python that has no torch: a function of its words that returns the ended process."""
+    program = (
+        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; sys.argv[0] = 'rooflight'\n"
+        "from rooflight.cli.main import main; main()"
+    )
+    command = [sys.executable, "-c", program]
+    return lambda *words: subprocess.run([*command, *words], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +19,17 @@ SMALL = ("gpt2", "--small", "--seq", "8", "--device", "H100-SXM5-80GB")
 
 
 pytestmark = pytest.mark.usefixtures("calibrated")  # the command is on trial, not the machine
+
+
+@pytest.fixture
+def step_of(tmp_path):
+    """The target that a script makes."""
+
+    def target(text):
+        (tmp_path / "train.py").write_text(text)
+        return f"{tmp_path / 'train.py'}:make_step"
+
+    return target
 
 
 @pytest.fixture
@@ -57,73 +66,61 @@ def test_json_alone_goes_to_standard_output(run):
 
 
 def test_files_are_written_and_a_saved_session_says_the_same(ok, tmp_path):
-    session, first, second, markdown = (tmp_path / name for name in ("run.session", "1.json", "2.json", "report.md"))
-    assert "By op" in ok("analyze", *SMALL, "--save", str(session), "--json", str(first), "--markdown", str(markdown))
+    session, first, second, markdown = names = [tmp_path / name for name in ("a.session", "1.json", "2.json", "r.md")]
+    assert "By op" in ok("analyze", *SMALL, "--save", session, "--json", first, "--markdown", markdown)
     assert markdown.read_text().startswith("# Speed of light: gpt2")
-    ok("analyze", str(session), "--device", "H100-SXM5-80GB", "--json", str(second))
+    ok("analyze", session, "--device", "H100-SXM5-80GB", "--json", second)
     one, two = (json.loads(path.read_text()) for path in (first, second))
-    assert one["totals"] == two["totals"]
-    assert one["ops"] == two["ops"]
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
-        "1.json",
-        "2.json",
-        "report.md",
-        "run.session",
-    ]
+    assert (one["totals"], one["ops"]) == (two["totals"], two["ops"])
+    assert {path for path in tmp_path.iterdir() if path.is_file()} == set(names)
 
 
-def test_a_users_own_step_is_recorded_and_measured(as_json, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent(
-            """
-            import torch
+TRAINING = """
+import torch
 
-            def make_step():
-                model = torch.nn.Linear(64, 32)
-                optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-                x = torch.randn(16, 64)
+def make_step():
+    model = torch.nn.Linear(64, 32)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x = torch.randn(16, 64)
 
-                def step():
-                    model(x).sum().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+    def step():
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-                return step, model
-            """
-        )
-    )
-    data = as_json("analyze", f"{script}:make_step")
+    return step, model
+"""
+
+
+def test_a_users_own_step_is_recorded_and_measured(as_json, step_of):
+    data = as_json("analyze", step_of(TRAINING))
     # forward 2*16*64*32 = 65536, weight gradient the same; the input needs no gradient
     assert data["totals"]["matrix_flops"] == 2 * 65536
     assert data["totals"]["measured_s"] > 0
     assert {row["name"] for row in data["by_phase"]} == {"forward", "backward", "optimizer"}
 
 
+FAILING = "def make_step():\n    def step():\n        raise"
 SCRIPTS = {
     "raises at import": ("import nothing_of_that_name\ndef make_step(): ...", 2, "nothing_of_that_name"),
     "raises in make_step": ("def make_step():\n    raise KeyError('lost')", 2, "lost"),
     "returns no callable": ("def make_step():\n    return 3", 2, "callable"),
     "is no Python": ("def make_step(:", 2, "syntax error"),
     "has another function": ("def other():\n    return print", 2, "other"),
-    "fails in the step": (
-        "def make_step():\n    def step():\n        raise OSError('gone')\n    return step",
-        1,
-        "gone",
-    ),
+    "fails in the step": (f"{FAILING} OSError('gone')\n    return step", 1, "gone"),
+    "is interrupted": (f"{FAILING} KeyboardInterrupt\n    return step", 130, "interrupted"),
+    "runs no torch": ("def make_step():\n    return lambda: None", 2, "no torch operation"),
 }
 
 
+@pytest.mark.parametrize("measure", ["--measure", "--no-measure"])
 @pytest.mark.parametrize("case", SCRIPTS)
-def test_a_script_that_fails_says_where(run, tmp_path, case):
+def test_a_script_that_fails_says_where(run, tmp_path, step_of, case, measure):
     text, expected, said = SCRIPTS[case]
-    script = tmp_path / "train.py"
-    script.write_text(text)
     saved = tmp_path / "x.session"
-    code, _, err = run("analyze", f"{script}:make_step", "--save", str(saved))
-    assert code == expected
+    code, _, err = run("analyze", step_of(text), measure, "--save", saved)
+    assert (code, err.count("\n")) == (expected, 1)
     assert said in err
-    assert err.count("\n") == 1
     assert not saved.exists()
 
 
@@ -190,41 +187,17 @@ def test_debug_shows_the_traceback(run):
     assert "Traceback" in run("analyze", "gpt2", "--mode", "fly", "--debug")[2]
 
 
-def _python(code: str, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", textwrap.dedent(code), *words]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, check=False)
-
-
-WITHOUT_TORCH = """
-    import sys
-    sys.modules["torch"] = None
-    sys.modules["transformers"] = None
-    from rooflight.cli.main import main
-    sys.argv[0] = "rooflight"
-    main()
-"""
-
-
-def test_a_saved_session_is_analysed_without_torch(session):
-    done = _python(WITHOUT_TORCH, "analyze", str(session), "--device", "H100-SXM5-80GB")
+def test_a_saved_session_is_analysed_without_torch(without_torch, session):
+    done = without_torch("analyze", str(session), "--device", "H100-SXM5-80GB")
     assert done.returncode == 0, done.stderr
     assert "By op" in done.stdout
 
 
-def test_recording_without_torch_says_what_to_install():
-    done = _python(WITHOUT_TORCH, "analyze", "gpt2", "--device", "H100-SXM5-80GB")
+def test_recording_without_torch_says_what_to_install(without_torch):
+    done = without_torch("analyze", "gpt2", "--device", "H100-SXM5-80GB")
     assert done.returncode == 2
     assert 'pip install "rooflight[' in done.stderr
     assert done.stderr.count("\n") == 1
-
-
-def test_ctrl_c_ends_with_one_line(run, tmp_path, monkeypatch):
-    script = tmp_path / "train.py"
-    script.write_text("def make_step():\n    def step():\n        raise KeyboardInterrupt\n    return step")
-    code, _, err = run("analyze", f"{script}:make_step", "--save", str(tmp_path / "x"))
-    assert code == 130
-    assert "interrupted" in err
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_session_of_another_cpu_asks_for_a_device(refused, session):
@@ -244,10 +217,8 @@ def make_step():
 """
 
 
-def test_what_the_program_prints_stays_out_of_the_json(run, tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(PRINTING)
-    code, out, err = run("analyze", f"{script}:make_step", "--no-measure", "--json", "-")
+def test_what_the_program_prints_stays_out_of_the_json(run, step_of):
+    code, out, err = run("analyze", step_of(PRINTING), "--no-measure", "--json", "-")
     assert code == 0, err
     assert json.loads(out)["totals"]["calls"] == 1
     assert "hello" in err
@@ -255,13 +226,6 @@ def test_what_the_program_prints_stays_out_of_the_json(run, tmp_path):
 
 def test_markdown_alone_goes_to_standard_output(ok):
     assert ok("analyze", *SMALL, "--markdown", "-").startswith("# Speed of light")
-
-
-@pytest.mark.parametrize("measure", ["--measure", "--no-measure"])
-def test_a_step_that_runs_no_torch_says_so(refused, tmp_path, measure):
-    script = tmp_path / "train.py"
-    script.write_text("def make_step():\n    return lambda: None")
-    assert "no torch operation" in refused("analyze", f"{script}:make_step", measure)
 
 
 def test_a_session_remembers_what_it_is(run, session):

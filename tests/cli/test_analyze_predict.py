@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -114,22 +110,7 @@ def test_a_preset_is_predicted_on_a_device_that_is_not_here(as_json, models):
     assert {row["name"] for row in data["by_phase"]} == {"forward", "backward", "optimizer"}
 
 
-def test_prediction_needs_no_torch(session, models):
-    code = """
-        import sys
-        sys.modules["torch"] = None
-        sys.modules["transformers"] = None
-        from rooflight.cli.main import main
-        sys.argv[0] = "rooflight"
-        main()
-    """
-    words = ["analyze", session, *DEVICE, "--models", models]
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *words],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
+def test_prediction_needs_no_torch(without_torch, session, models):
+    done = without_torch("analyze", session, *DEVICE, "--models", models)
     assert done.returncode == 0, done.stderr
     assert "The step is predicted" in " ".join(done.stdout.split())

@@ -25,6 +25,11 @@ def path(tmp_path):
     return f"{script.parent}:{os.environ['PATH']}"
 
 
+def bash(script: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | variables
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+
+
 def spoken(**variables: str) -> str:
     """What the command answers to a script: variables are its protocol."""
     environment = os.environ | {"_ROOFLIGHT_COMPLETE": "complete_bash"} | variables
@@ -65,9 +70,7 @@ def test_bash_itself(path):
         _rooflight_completion rooflight b200-s --device
         echo "${COMPREPLY[@]}"; complete -p rooflight
     """
-    done = subprocess.run(
-        ["bash", "-c", script], capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False
-    )
+    done = bash(script, PATH=path)
     assert done.stdout.split("\n")[0] == "b200-sxm", done
     assert "-F _rooflight_completion rooflight" in done.stdout
 
@@ -76,10 +79,8 @@ def test_installing_for_bash(path, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     (home / ".bashrc").write_text("alias ll=ls\n")
-    script = "rooflight --install-completion; true"
-    environment = os.environ | {"PATH": path, "HOME": str(home)}
     for _ in range(2):  # again changes nothing
-        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=False)
+        done = bash("rooflight --install-completion; true", PATH=path, HOME=str(home))
         assert "bash completion installed" in done.stdout, done
     lines = (home / ".bashrc").read_text().splitlines()
     installed = [line for line in lines if line.startswith("source ")]

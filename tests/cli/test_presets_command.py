@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 
 import msgspec
 
@@ -33,12 +31,8 @@ def test_every_format_has_every_preset(run, tmp_path):
     assert [row["preset"] for row in csv.DictReader(table.splitlines())] == list(PRESETS)
 
 
-def test_listing_needs_no_torch():
-    program = (
-        "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; sys.argv = ['rooflight', 'presets']\n"
-        "from rooflight.cli.main import main; main()"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+def test_listing_needs_no_torch(without_torch):
+    done = without_torch("presets")
     assert done.returncode == 0, done.stderr
     assert "llama-3.1-405b" in done.stdout
 
