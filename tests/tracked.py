@@ -7,12 +7,11 @@ from contextlib import contextmanager
 
 import pytest
 import torch
+from calibrated import calibration_of
 from torch import nn
 
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.machine.environment import fingerprint
 
 ROOFS = Roofs(
     source="by hand",
@@ -26,15 +25,7 @@ CPU = DeviceSpec(name="a CPU by hand", vendor="", architecture="", kind="cpu", c
 def calibrate_by_hand(folder: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """This machine counts as calibrated: what asks for the current device gets ``CPU``."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(folder))
-    calibrations.save(
-        Calibration(
-            fingerprint=fingerprint("cpu"),
-            device_name=CPU.name,
-            kind="cpu",
-            roofs=ROOFS,
-            measured_at="2026-01-01T00:00:00+00:00",
-        )
-    )
+    calibrations.save(calibration_of(ROOFS, CPU.name))
 
 
 @contextmanager

@@ -6,11 +6,10 @@ import subprocess
 import sys
 
 import pytest
+from calibrated import calibration_of, roofs_of
 
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine.environment import fingerprint
+from rooflight.devices.spec import MemoryLevel
 
 
 @pytest.fixture
@@ -51,12 +50,6 @@ def without_torch():
 def calibrated(tmp_path, monkeypatch, one_thread):  # roofs are those of a number of threads
     """Roofs of this machine, so high that nothing beats them."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
-    levels = ("L2", 1e15, 1 << 20), ("DRAM", 1e14, None)
-    roofs = Roofs(
-        source="made up for tests",
-        matrix_flops_per_s={"float32": 1e16, "bfloat16": 1e16},
-        vector_flops_per_s={"float32": 1e16},
-        memory=tuple(MemoryLevel(name=name, bytes_per_s=rate, capacity_bytes=size) for name, rate, size in levels),
-    )
-    facts = {"fingerprint": fingerprint("cpu"), "device_name": "test CPU", "kind": "cpu", "measured_at": "2026-01-01"}
-    calibrations.save(Calibration(**facts, roofs=roofs))
+    l2 = MemoryLevel(name="L2", capacity_bytes=1 << 20, bytes_per_s=1e15)
+    memory = (l2, MemoryLevel(name="DRAM", bytes_per_s=1e14))
+    calibrations.save(calibration_of(roofs_of(1e16, 1e14, matrix={"bfloat16": 1e16}, memory=memory), "test CPU"))

@@ -9,15 +9,13 @@ from typing import Any, Union
 
 import msgspec
 import pytest
+from calibrated import calibration_of, roofs_of
 from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.cli.schemas import documents
 from rooflight.costs.operators import registry
-from rooflight.devices import MemoryLevel, Roofs
-from rooflight.devices.calibrations import Calibration
 from rooflight.machine import calibration
-from rooflight.machine.environment import fingerprint
 from rooflight.prediction.work.facts import PRODUCT_KEY
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
@@ -88,15 +86,7 @@ def test_what_lint_flags_is_left_out_unless_it_is_asked_for(told, tmp_path: Path
 
 def test_this_cpu_is_predicted_by_its_calibration_which_is_made_once(told, models: Path, tmp_path: Path, monkeypatch):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
-    roofs = Roofs(
-        source="rooflight calibrate",
-        matrix_flops_per_s={"float16": 1e12},
-        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e11),),
-    )
-    measured = Calibration(
-        fingerprint=fingerprint("cpu"), device_name="some CPU", kind="cpu", roofs=roofs, measured_at="2026-01-01"
-    )
-    made = [measured]
+    made = [calibration_of(roofs_of(1e12, 1e11, matrix={"float16": 1e12}), "some CPU")]
     monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: made.pop())
     for name in ("cpu", "some CPU", "cpu"):
         step = told("predict", "gemm", *SHAPE, "--device", name, "--models", models)["step"]

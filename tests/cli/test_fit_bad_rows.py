@@ -14,10 +14,6 @@ from rooflight.prediction.lint.findings import row_bounds
 from rooflight.prediction.read import read_file
 
 UNITS = {1e-3: ("short", 1_000, "milli"), 1e-6: ("short", 1_000_000, ""), 1e3: ("long", 1_000, "nano")}
-    1e-3: ("short", 1_000, "milliseconds"),
-    1e-6: ("short", 1_000_000, "seconds"),
-    1e3: ("long", 1_000, "nanoseconds"),
-}
 SMALL = [shape for shape in GRID if np.prod(shape) < 2**29]
 
 

@@ -8,6 +8,7 @@ from typing import Union
 import msgspec
 import pytest
 from builders import op, spec
+from calibrated import calibration_of, roofs_of
 from scoring_problems import score_by_hand
 from sessions import Call, session_of
 
@@ -19,8 +20,6 @@ from rooflight.compiling.hot.result import HotDocument
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.tables import report_of as operators_report
 from rooflight.devices import all_devices, get
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.devices.tables import device_report, list_report
 from rooflight.inference import Profiler
 from rooflight.inference.report import report_of as inference_report
@@ -54,10 +53,8 @@ BIG = spec((1024, 1024), "bfloat16")
 MM = op("aten::mm", {"self": BIG, "mat2": BIG}, [BIG])
 ODD = op("nobody::knows", {"x": BIG}, [BIG])
 ESTIMATE = Estimate(time_s=2e-3, low_s=1e-3, high_s=3e-3, bound_s=1e-4, source=Source.REGRESSED, extrapolated=False)
-ROOFS = Roofs(
-    source="a test", matrix_flops_per_s={"float32": 1e12}, memory=(MemoryLevel(name="DRAM", bytes_per_s=1e11),)
-)
-CPU = Calibration(fingerprint="x", device_name="a CPU", kind="cpu", roofs=ROOFS, measured_at="2026-01-01")
+ROOFS = roofs_of(1e12, 1e11)
+CPU = calibration_of(ROOFS)
 
 
 def analysis(*, measured: bool = True, rank: int = 0):

@@ -10,12 +10,12 @@ from typing import NoReturn
 
 import pytest
 import torch
+from calibrated import calibration_of, roofs_of
 
 import rooflight as rl
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.front.device import CalibrationWarning, Progress, calibrate, current_device, find_device
+from rooflight.front.device import CalibrationWarning, calibrate, current_device, find_device
 from rooflight.machine import calibration, environment
 from rooflight.machine import hardware as presence
 from rooflight.machine.environment import fingerprint
@@ -25,20 +25,7 @@ THREADS = f"{COUNT} thread{'s' if COUNT > 1 else ''}"
 
 
 def measured(peak: float, busy: str) -> Calibration:
-    roofs = Roofs(
-        source="by hand",
-        matrix_flops_per_s={"float32": peak},
-        vector_flops_per_s={"float32": peak},
-        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e10),),
-    )
-    return Calibration(
-        fingerprint="front-test",
-        device_name="a CPU",
-        kind="cpu",
-        roofs=roofs,
-        measured_at="2026-01-01T00:00:00+00:00",
-        environment={calibration.BUSY: busy},
-    )
+    return calibration_of(roofs_of(peak, 1e10), key="front-test", **{calibration.BUSY: busy})
 
 
 @pytest.fixture
@@ -50,16 +37,10 @@ def trials(tmp_path, monkeypatch):
     return queue
 
 
-def told() -> tuple[list[str], Progress]:
-    """What progress said, and a progress that writes it down."""
-    texts: list[str] = []
-    return texts, texts.append
-
-
 def test_a_disturbed_calibration_is_measured_once_more_and_the_best_kept(trials):
     trials += [measured(140e9, "38 %"), measured(226e9, "0 %")]
-    texts, progress = told()
-    assert calibrate("cpu", progress=progress).matrix_peak("float32") == 226e9
+    texts: list[str] = []
+    assert calibrate("cpu", progress=texts.append).matrix_peak("float32") == 226e9
     assert trials == []
     assert texts == [
         f"calibrating this CPU on {THREADS}, about 20 s, once: its roofs are kept for later runs",
@@ -125,8 +106,8 @@ def test_what_takes_long_is_announced_first_and_nothing_is_printed(trials, capfd
 
 def test_a_progress_of_ones_own_hears_all_and_nothing_is_logged(trials, caplog, monkeypatch):
     in_steps(monkeypatch, 0.0, 0.5)
-    texts, progress = told()
-    current_device("cpu", progress=progress)
+    texts: list[str] = []
+    current_device("cpu", progress=texts.append)
     assert texts[1:] == [
         f"calibrating this CPU on {THREADS}: 0 %, memory DRAM",
         f"calibrating this CPU on {THREADS}: 50 %, memory DRAM",
@@ -153,9 +134,9 @@ def test_python_shows_the_announcement_before_it_begins(tmp_path):
 
 def test_this_machine_is_calibrated_once(trials):
     trials += [replace(measured(226e9, "0 %"), fingerprint=fingerprint("cpu"))]
-    texts, progress = told()
-    first = current_device("cpu", progress=progress)
-    assert current_device("cpu", progress=progress) == first == find_device("cpu", progress=progress)
+    texts: list[str] = []
+    first = current_device("cpu", progress=texts.append)
+    assert current_device("cpu", progress=texts.append) == first == find_device("cpu", progress=texts.append)
     assert len(texts) == 1
 
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from builders import op, spec
+from calibrated import calibration_of, roofs_of
 from sessions import Call, session_of
 from torch import nn
 from tracked import CPU, calibrate_by_hand
 
 import rooflight as rl
-from rooflight.cli.main import main
 from rooflight.devices import calibrations, get
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device, place_of
 from rooflight.front.sessions import analyze_ranks
 from rooflight.machine import calibration
@@ -30,16 +24,10 @@ from rooflight.tracking.layers import LayerSOLHooks
 
 H100 = "H100-SXM5-80GB"
 PEAK = 1200e12  # bf16, above the datasheet's 989.4
-ROOFS = Roofs(
-    source="calibration on NVIDIA H100 80GB HBM3, 2026-01-02",
-    matrix_flops_per_s={"bfloat16": PEAK},
-    memory=(MemoryLevel(name="HBM", bytes_per_s=3e12),),
-)
-MM = op(
-    "aten::mm",
-    {"self": spec((4096, 4096), "bfloat16"), "mat2": spec((4096, 4096), "bfloat16")},
-    [spec((4096, 4096), "bfloat16")],
-)
+TORCH_NAME = "NVIDIA H100 80GB HBM3"
+ROOFS = roofs_of(1e13, 3e12, matrix={"bfloat16": PEAK}, source=f"calibration on {TORCH_NAME}, 2026-01-02")
+X = spec((4096, 4096), "bfloat16")
+MM = op("aten::mm", {"self": X, "mat2": X}, [X])
 FLOPS = 2 * 4096**3
 
 
@@ -47,39 +35,19 @@ FLOPS = 2 * 4096**3
 def calibrated(tmp_path, monkeypatch):
     """This CPU was calibrated, and the calibration of an H100 was copied here; nothing is to be measured."""
     calibrate_by_hand(tmp_path / "cache", monkeypatch)
-    calibrations.save(
-        Calibration(
-            fingerprint="an H100 elsewhere",
-            device_name="NVIDIA H100 80GB HBM3",
-            kind="cuda",
-            roofs=ROOFS,
-            measured_at="2026-01-02T00:00:00+00:00",
-        )
-    )
+    calibrations.save(calibration_of(ROOFS, TORCH_NAME, kind="cuda", key="an H100 elsewhere"))
     monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: pytest.fail("measured again"))
 
 
-@pytest.fixture
-def told(monkeypatch, capsys) -> Callable[..., Any]:
-    def run(*words: object) -> Any:
-        monkeypatch.setattr(sys, "argv", ["rooflight", *map(str, words)])
-        with pytest.raises(SystemExit) as stop:
-            main()
-        assert stop.value.code == 0
-        return json.loads(capsys.readouterr().out)
-
-    return run
-
-
-@pytest.mark.parametrize("name", [H100, "NVIDIA H100 80GB HBM3"])
-def test_every_verb_finds_the_same_roofs(told, name):
-    analysed = told("analyze", "gpt2", "--small", "--seq", 8, "--device", name, "--json", "-")["device"]
+@pytest.mark.parametrize("name", [H100, TORCH_NAME])
+def test_every_verb_finds_the_same_roofs(as_json, name):
+    analysed = as_json("analyze", "gpt2", "--small", "--seq", 8, "--device", name)["device"]
     assert analysed["matrix_flops_per_s"]["bfloat16"] == PEAK
-    assert "calibration on NVIDIA H100 80GB HBM3, 2026-01-02" in analysed["roofs_used"]
+    assert ROOFS.source in analysed["roofs_used"]
     shape = ("--m", 4096, "--n", 4096, "--k", 4096)
-    predicted = told("predict", "gemm", *shape, "--device", name, "--json", "-")
+    predicted = as_json("predict", "gemm", *shape, "--device", name)
     assert predicted["step"]["bound_s"] == pytest.approx(FLOPS / PEAK)
-    shown = told("devices", "show", name, "--json", "-")["figures"]
+    shown = as_json("devices", "show", name)["figures"]
     assert next(figure for figure in shown if figure["figure"] == "matrix bfloat16")["calibrated"] == PEAK
 
 
@@ -123,15 +91,15 @@ def _patched(model: nn.Module) -> DeviceSpec:
     return patcher.analyze().device
 
 
-def test_what_is_here_is_the_same_for_all(told, monkeypatch):
+def test_what_is_here_is_the_same_for_all(as_json, monkeypatch):
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
     here = rl.current_device()
     assert here.calibrated == CPU.calibrated
     assert find_device() == find_device("cpu") == find_device("CPU") == find_device("a CPU by hand") == here
     for words in ((), ("--device", "cpu")):
-        analysed = told("analyze", "gpt2", "--small", "--seq", 8, "--no-measure", "--json", "-", *words)["device"]
+        analysed = as_json("analyze", "gpt2", "--small", "--seq", 8, "--no-measure", *words)["device"]
         assert (analysed["name"], analysed["roofs_used"]) == (here.name, "by hand")
-    shown = told("devices", "show", "cpu", "--json", "-")
+    shown = as_json("devices", "show", "cpu")
     assert shown["name"] == here.name
 
 
@@ -142,7 +110,7 @@ def test_a_spec_is_taken_as_it_is():
 
 
 def test_a_session_without_a_device_has_the_one_it_was_recorded_on():
-    gpu = {"device_kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3"}
+    gpu = {"device_kind": "cuda", "gpu": TORCH_NAME}
     known = session_of([Call(op=MM)], environment={**gpu, "fingerprint": "an H100 elsewhere"})
     assert find_device(session=known).calibrated == ROOFS
     other = session_of([Call(op=MM)], environment={**gpu, "fingerprint": "another H100"})
@@ -154,11 +122,11 @@ def test_a_session_without_a_device_has_the_one_it_was_recorded_on():
         find_device(session=nowhere)
 
 
-def test_a_session_can_be_bounded_for_the_machine_at_hand(tmp_path, told):
-    gpu = {"device_kind": "cuda", "gpu": "NVIDIA H100 80GB HBM3"}
+def test_a_session_can_be_bounded_for_the_machine_at_hand(tmp_path, as_json):
+    gpu = {"device_kind": "cuda", "gpu": TORCH_NAME}
     path = session_of([Call(op=MM)], environment=gpu).save(tmp_path / "run.session")
-    assert told("analyze", path, "--json", "-")["device"]["name"] == H100
-    assert told("analyze", path, "--device", "cpu", "--json", "-")["device"]["name"] == CPU.name
+    assert as_json("analyze", path)["device"]["name"] == H100
+    assert as_json("analyze", path, "--device", "cpu")["device"]["name"] == CPU.name
 
 
 def test_another_device_is_never_said_to_be_calibrated():
@@ -169,7 +137,7 @@ def test_another_device_is_never_said_to_be_calibrated():
 
 
 def test_a_named_device_is_here_if_the_machine_says_so(monkeypatch):
-    monkeypatch.setattr(presence, "cuda_name", lambda: "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(presence, "cuda_name", lambda: TORCH_NAME)
     assert place_of(get(H100)) == "cuda"
     assert place_of(get("H100-PCIe-80GB")) is None
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
@@ -178,13 +146,9 @@ def test_a_named_device_is_here_if_the_machine_says_so(monkeypatch):
     assert place_of(CPU) is None
 
 
-def test_a_named_device_that_is_here_is_timed(told, monkeypatch):
+def test_a_named_device_that_is_here_is_timed(as_json, monkeypatch):
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
-    calibrations.save(
-        Calibration(
-            fingerprint="named", device_name=cpu_model(), kind="cpu", roofs=CPU.calibrated, measured_at="2026-02-01"
-        )
-    )
-    step = ("analyze", "gpt2", "--small", "--seq", 8, "--json", "-")
-    assert told(*step, "--device", cpu_model())["totals"]["measured_s"] > 0
-    assert told(*step, "--device", H100)["totals"]["measured_s"] is None
+    calibrations.save(calibration_of(CPU.calibrated, cpu_model(), key="named", at="2026-02-01"))
+    step = ("analyze", "gpt2", "--small", "--seq", 8)
+    assert as_json(*step, "--device", cpu_model())["totals"]["measured_s"] > 0
+    assert as_json(*step, "--device", H100)["totals"]["measured_s"] is None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import pytest
+import torch
 from workloads.closed_forms import (
     decode_matrix_flops,
     forward_matrix_flops,
@@ -14,7 +14,6 @@ from workloads.closed_forms import (
 )
 
 import rooflight as rl
-from rooflight.roofline.groups import Group
 from rooflight.workloads.presets import PRESETS, preset
 from rooflight.workloads.steps import make_step
 
@@ -28,62 +27,44 @@ CLOSED_FORMS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ran:
-    """What a step gave and what its analysis says."""
-
-    device: str
-    shape: tuple[int, ...]
-    coverage: float
-    uncosted: tuple
-    matrix_flops: int
-    phases: dict[str, Group]
-    layers: dict[str, Group]
-
-
 @cache
-def ran(name: str, mode: str) -> Ran:
+def ran(name: str, mode: str) -> tuple[torch.device, torch.Size, rl.Analysis]:
+    """Where a step's result was, its shape, and what its analysis says."""
     seq = SEQ if name in DENSE else SHORT_SEQ
     step = make_step(name, mode=mode, batch=BATCH, seq=None if PRESETS[name].kind == "image-classification" else seq)
     with rl.record(step.model) as recording:
         result = step.run()
     result = result if mode == "train" else result.logits
-    analysis = rl.analyze(recording.session, "H100-SXM5-80GB")
-    return Ran(
-        device=result.device.type,
-        shape=tuple(result.shape),
-        coverage=analysis.coverage.calls,
-        uncosted=analysis.coverage.uncosted,
-        matrix_flops=analysis.totals.matrix_flops,
-        phases={group.name: group for group in analysis.by("phase")},
-        layers={group.name: group for group in analysis.by("layer")},
-    )
+    return result.device, result.shape, rl.analyze(recording.session, "H100-SXM5-80GB")
+
+
+def matrix_flops(analysis: rl.Analysis, key: str) -> dict[str, int]:
+    return {group.name: group.matrix_flops for group in analysis.by(key)}
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_runs_and_every_call_of_it_is_costed(name, mode):
-    found = ran(name, mode)
-    assert found.device == "meta"
-    assert found.uncosted == ()
-    assert found.coverage == 1
-    assert found.matrix_flops > 0
+    device, shape, analysis = ran(name, mode)
+    assert device.type == "meta"
+    assert (analysis.coverage.uncosted, analysis.coverage.calls) == ((), 1)
+    assert analysis.totals.matrix_flops > 0
     if mode == "train":
-        assert found.shape == ()  # the loss
-        assert set(found.phases) == {"forward", "backward", "optimizer"}
-        assert found.phases["optimizer"].matrix_flops == 0
-        assert found.phases["backward"].matrix_flops > 1.5 * found.phases["forward"].matrix_flops
+        assert shape == ()  # the loss
+        phases = matrix_flops(analysis, "phase")
+        assert phases == {"forward": phases["forward"], "backward": phases["backward"], "optimizer": 0}
+        assert phases["backward"] > 1.5 * phases["forward"]
 
 
 @pytest.mark.parametrize("mode", CLOSED_FORMS)
 @pytest.mark.parametrize("name", DENSE)
 def test_matrix_flops_of_dense_language_models_equal_the_closed_form(name, mode):
-    found = ran(name, mode)
+    *_, analysis = ran(name, mode)
     # transformers before 5.20 formed the rotary angles by a small matrix product
-    angles = sum(group.matrix_flops for name, group in found.layers.items() if "Rotary" in name)
-    assert found.matrix_flops - angles == CLOSED_FORMS[mode](preset(name).config(), BATCH, SEQ)
+    angles = sum(flops for layer, flops in matrix_flops(analysis, "layer").items() if "Rotary" in layer)
+    assert analysis.totals.matrix_flops - angles == CLOSED_FORMS[mode](preset(name).config(), BATCH, SEQ)
 
 
 @pytest.mark.parametrize("name", [*DENSE, "deepseek-v3", "mamba-130m"])
 def test_a_decode_step_gives_one_token_a_sequence(name):
-    assert ran(name, "decode").shape == (BATCH, 1, preset(name).config().vocab_size)
+    assert ran(name, "decode")[1] == (BATCH, 1, preset(name).config().vocab_size)

@@ -6,18 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 from builders import op, spec
+from calibrated import calibration_of, roofs_of
 from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.front.device import find_device
 from rooflight.machine import calibration, environment
 from rooflight.machine import hardware as presence
@@ -30,24 +30,9 @@ MM = op("aten::mm", {"self": SQUARE, "mat2": SQUARE}, [SQUARE])
 PER_THREAD = 1e11  # FLOP/s
 
 
-def roofs_of(threads: int) -> Roofs:
-    return Roofs(
-        source=f"calibration on {threads} threads",
-        matrix_flops_per_s={"float32": threads * PER_THREAD},
-        vector_flops_per_s={"float32": threads * PER_THREAD},
-        memory=(MemoryLevel(name="DRAM", bytes_per_s=1e10),),
-        threads=threads,
-    )
-
-
 def calibrated_on(threads: int, day: int) -> Calibration:
-    return Calibration(
-        fingerprint=fingerprint("cpu", threads),
-        device_name=cpu_model(),
-        kind="cpu",
-        roofs=roofs_of(threads),
-        measured_at=f"2026-01-0{day}T00:00:00+00:00",
-    )
+    roofs = roofs_of(threads * PER_THREAD, 1e10, source=f"calibration on {threads} threads", threads=threads)
+    return calibration_of(roofs, cpu_model(), key=fingerprint("cpu", threads), at=f"2026-01-0{day}")
 
 
 @pytest.fixture(autouse=True)
@@ -62,11 +47,7 @@ def kept(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(calibration, "calibrate", lambda *_, **__: pytest.fail("measured again"))
 
 
-@pytest.fixture(autouse=True)
-def threads_as_before() -> Iterator[None]:
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")  # puts back what a test sets
 
 
 def ran_on(threads: int, **facts: str) -> rl.Session:
@@ -87,14 +68,20 @@ def test_the_cpu_at_hand_has_the_roofs_of_the_threads_that_run(threads):
         assert device.matrix_peak("fp32") == threads * PER_THREAD
 
 
-def test_roofs_of_threads_that_were_never_calibrated_are_measured(monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The kinds and threads that are calibrated."""
+    found = []
 
     def fake(kind, _, *, threads):
-        asked.append((kind, threads))
-        return calibrated_on(3, 4)
+        found.append((kind, threads))
+        return calibrated_on(threads or torch.get_num_threads(), 4)
 
     monkeypatch.setattr(calibration, "calibrate", fake)
+    return found
+
+
+def test_roofs_of_threads_that_were_never_calibrated_are_measured(asked):
     torch.set_num_threads(3)
     assert find_device("cpu").threads == find_device("cpu").threads == 3
     assert asked == [("cpu", None)]  # once, on the threads that run
@@ -110,14 +97,7 @@ def test_a_session_has_the_roofs_of_the_threads_it_ran_on(here, ran, device):
     assert "Threads:" not in " ".join(report_of(analysis).notes)
 
 
-def test_a_sessions_threads_are_calibrated_if_they_never_were(monkeypatch):
-    asked = []
-
-    def fake(kind, _, *, threads):
-        asked.append((kind, threads))
-        return calibrated_on(threads, 4)
-
-    monkeypatch.setattr(calibration, "calibrate", fake)
+def test_a_sessions_threads_are_calibrated_if_they_never_were(asked):
     torch.set_num_threads(1)
     assert rl.analyze(ran_on(3)).device.threads == rl.analyze(ran_on(5), "cpu").device.threads - 2 == 3
     assert asked == [("cpu", 3), ("cpu", 5)]
