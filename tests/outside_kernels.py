@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 
 def write(out: torch.Tensor, values: Any) -> torch.Tensor:
@@ -32,3 +33,10 @@ def read(tensor: torch.Tensor) -> np.ndarray:
 def doubled(x: torch.Tensor) -> torch.Tensor:
     """2 x, by a kernel that nobody sees."""
     return write(torch.empty_like(x), 2 * read(x))
+
+
+class Doubling(nn.Module):
+    """A layer whose kernel bypasses the dispatcher."""
+
+    def forward(self, x):
+        return doubled(x)

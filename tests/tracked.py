@@ -39,6 +39,10 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def hooks_of(model: nn.Module) -> int:
+    return sum(len(value) for m in model.modules() for name, value in vars(m).items() if "hooks" in name and value)
+
+
 class Layer(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 from ticking import Ticking
+from torch._dynamo.utils import counters
 from torch_state import torch_state
 
 
@@ -13,6 +14,14 @@ def _untouched() -> Iterator[None]:
     before = torch_state()
     yield
     assert torch_state() == before
+
+
+@pytest.fixture
+def fresh_dynamo() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture

@@ -4,16 +4,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from recorded_model import recorded
 from torch import nn
 
-import rooflight as rl
 from rooflight.capture.phases import with_closure_inside
 
 
 def directions(run: Callable[[], object], model: nn.Module) -> list[tuple[str, str, str]]:
-    with rl.record(model) as recording:
-        run()
-    moving = [op for op in recording.session.records if op.reads and op.signature.name != "aten::detach"]
+    moving = [op for op in recorded(run, model).records if op.reads and op.signature.name != "aten::detach"]
     return [(op.signature.name, op.module.path, op.direction.label) for op in moving]
 
 

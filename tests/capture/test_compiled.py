@@ -1,33 +1,16 @@
 """Compiled models run eagerly while recorded, and compiled again, no slower, afterwards (pytorch issue 140909)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from recorded_model import in_thread, recorded
+from recorded_model import Net, in_thread, recorded
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
 import rooflight as rl
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    yield
-    torch._dynamo.reset()
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.down(self.up(x).relu())
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("fresh_dynamo")]
 
 
 class Counter:
@@ -56,11 +39,9 @@ def names(session: rl.Session) -> list[tuple[str, str]]:
 
 
 def eager_names(net: nn.Module) -> list[tuple[str, str]]:
+    session = recorded(lambda: net(x()).sum().backward(), net)
     net.zero_grad()
-    with rl.record(net) as recording:
-        net(x()).sum().backward()
-    net.zero_grad()
-    return names(recording.session)
+    return names(session)
 
 
 @pytest.mark.parametrize("warmed", [True, False])

@@ -1,11 +1,12 @@
 """Which torch function an op was called for: forward, backward, recomputed, and beside the modes of others."""
 
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import pytest
+import recorded_model
 import torch
 from recorded_model import in_thread
 from torch import nn
@@ -18,11 +19,7 @@ import rooflight as rl
 from rooflight.capture.record.modules import function_name
 from rooflight.records.record import Direction
 
-
-def recorded(run: Callable[[], Any], model: nn.Module | None = None) -> rl.Session:
-    with rl.record(model, functions=True) as recording:
-        run()
-    return recording.session
+recorded = partial(recorded_model.recorded, functions=True)
 
 
 def pairs(session: rl.Session, direction: Direction | None = None) -> list[tuple[str, str]]:

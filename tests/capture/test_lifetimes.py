@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,10 +24,7 @@ from rooflight.roofline.memory import memory_use
 F32 = 4
 
 
-def followed(program: Callable[[], Any], model: nn.Module | None = None) -> Session:
-    with rl.record(model, memory=True) as recording:
-        program()
-    return recording.session
+followed = partial(recorded, memory=True)
 
 
 def kinds(session: Session) -> dict[str, int]:
@@ -170,13 +168,7 @@ def test_each_byte_of_a_training_step_has_its_kind(named: bool, foreach: bool) -
     model, x = mlp(), torch.ones(4, 8)
     parameters = sum(p.numel() for p in model.parameters()) * F32
     steps = len(list(model.parameters())) * F32  # AdamW counts the steps of each parameter
-    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
-
-    def step() -> None:
-        model(x).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
+    step = step_of(model, x, foreach=foreach)
     for stood in (False, True):  # the first step makes the state, the second finds it
         session = followed(step, model if named else None)
         found = kinds(session)
@@ -311,18 +303,19 @@ def test_a_storage_that_is_resized_is_another_one() -> None:
     assert totals[-1] == (500 + 250 + 250) * F32
 
 
+def step_of(model: nn.Module, x: torch.Tensor, *, foreach: bool = True) -> Callable[[], None]:
+    optimizer = torch.optim.AdamW(model.parameters(), foreach=foreach)
+
+    def step() -> None:
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 @pytest.mark.parametrize("place", ["meta", "fake"])
 def test_memory_without_memory(place: str) -> None:
-    def step_of(model: nn.Module, x: torch.Tensor) -> Callable[[], None]:
-        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
-
-        def step() -> None:
-            model(x).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        return step
-
     real = mlp(16)
     expected = memory_use(followed(step_of(real, torch.ones(4, 16)), real))
     if place == "meta":
@@ -341,7 +334,7 @@ def test_composites_and_recorded_models_agree_with_the_sum_of_their_parts() -> N
     session = followed(lambda: model(attention_input()).sum().backward(), model)
     use = memory_use(session)
     assert use.by_kind[StorageKind.PARAMETER] == sum(p.nbytes for p in model.parameters())
-    assert memory_use(session).peak_bytes <= session.storage_bytes.sum()
+    assert use.peak_bytes <= session.storage_bytes.sum()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from recorded_model import in_thread
+from recorded_model import in_thread, recorded
 from sessions import session_of
 from torch import nn
 from torch_state import torch_state
@@ -31,12 +31,6 @@ def model() -> nn.Module:
 @pytest.fixture
 def quiet(monkeypatch) -> None:
     monkeypatch.setattr(bystander, "cpu_time", lambda: None)
-
-
-def recorded(step: Callable[[], object]) -> rl.Session:
-    with rl.record() as recording:
-        step()
-    return recording.session
 
 
 def measured(session: rl.Session, step: Callable[[], object]) -> Measurement:

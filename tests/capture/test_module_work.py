@@ -9,8 +9,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outside_kernels import doubled, write
-from recorded_model import built
+from outside_kernels import Doubling, write
+from recorded_model import built, recorded
 from standin_modules import (
     DotProductAttention,
     FlashCrossAttention,
@@ -44,12 +44,6 @@ DEVICE = "H100-SXM5-80GB"
 
 def tensor(*shape: int) -> torch.Tensor:
     return torch.ones(shape, requires_grad=True)
-
-
-def recorded(run: Callable[[], Any], model: nn.Module | None = None, **options: bool) -> rl.Session:
-    with rl.record(model, **options) as recording:
-        run()
-    return recording.session
 
 
 def unseen(session: rl.Session) -> list[OpRecord]:
@@ -393,11 +387,6 @@ def registry(monkeypatch) -> None:
 
 class MyFusedLinear(TELinear):
     """Derived from a class that is known, under a name that is not."""
-
-
-class Doubling(nn.Module):
-    def forward(self, x):
-        return doubled(x)
 
 
 def test_a_class_of_ones_own_in_one_line(registry):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from recorded_function import Calls
 from recorded_model import built, in_thread, recorded
 from torch import nn
 from torch.utils.checkpoint import checkpoint
@@ -80,11 +81,7 @@ def test_custom_functions_hooks_and_autograd_grad() -> None:
         def backward(ctx, grad):
             return grad.mul(2)
 
-    class Doubler(nn.Module):
-        def forward(self, x):
-            return Double.apply(x)
-
-    net = nn.Sequential(nn.Linear(4, 4), Doubler(), nn.Linear(4, 4))
+    net = nn.Sequential(nn.Linear(4, 4), Calls(Double.apply), nn.Linear(4, 4))
     seen = []
     handle = net[0].register_full_backward_hook(lambda module, grads, outs: seen.append(outs[0].exp()))
     with rl.record(net) as recording:

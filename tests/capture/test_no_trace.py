@@ -9,12 +9,6 @@ import rooflight as rl
 from rooflight.records.record import Direction
 
 
-def test_normal_exit_keeps_all_records() -> None:
-    net = model()
-    session = recorded(lambda: net(x()).sum().backward(), net)
-    assert len(aligned(session)) > 20
-
-
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])
 def test_an_error_passes_through_and_what_ran_before_it_is_kept(error: type[BaseException]) -> None:
     net = model(raiser(error))
@@ -122,10 +116,7 @@ def test_an_optimizer_stepping_inside_backward_is_the_optimizer() -> None:
     for handle in handles:
         handle.remove()
     directions = {(op.signature.name, op.direction) for op in session.records}
-    assert ("aten::_foreach_add_", Direction.OPTIMIZER) in directions or (
-        "aten::add_",
-        Direction.OPTIMIZER,
-    ) in directions
+    assert directions & {("aten::_foreach_add_", Direction.OPTIMIZER), ("aten::add_", Direction.OPTIMIZER)}
     assert ("aten::mm", Direction.BACKWARD) in directions
     assert ("aten::mm", Direction.OPTIMIZER) not in directions
 
@@ -171,17 +162,9 @@ def test_a_recording_is_used_once_and_read_when_over() -> None:
 
 def test_a_recording_ends_in_the_thread_that_it_began_in() -> None:
     recording = rl.record().__enter__()
-    errors: list[BaseException] = []
-
-    def leave() -> None:
-        try:
-            recording.__exit__(None, None, None)
-        except RuntimeError as error:
-            errors.append(error)
-
-    in_thread(leave)
+    with pytest.raises(RuntimeError, match="thread"):
+        in_thread(lambda: recording.__exit__(None, None, None))
     recording.__exit__(None, None, None)
-    assert "thread" in str(errors[0])
 
 
 def test_what_other_tools_put_in_the_place_of_methods_is_called_and_stays(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from outside_kernels import read
 from outside_memory import Differentiable, Kernel, found, found_in, over_each_way, places
+from recorded_function import Calls
 from recorded_model import built, recorded
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -130,11 +131,7 @@ def test_what_a_model_is_given_is_an_input(wrap):
 
 @over_each_way
 def test_what_a_model_takes_out_of_what_it_is_given_is_an_input(wrap):
-    class Popping(nn.Module):
-        def forward(self, x, batch):
-            return (batch.pop("y") * 2 + x).sum()
-
-    model = Popping()
+    model = Calls(lambda x, batch: (batch.pop("y") * 2 + x).sum())
     assert found(lambda: model(torch.ones(4), {"y": wrap(np.ones(4, dtype=np.float32))})) == []
 
 
@@ -172,11 +169,8 @@ def test_batches_of_a_loader_are_inputs(workers):
 
 
 def test_a_module_that_makes_data_from_no_tensor_makes_an_input():
-    class ToTensor(nn.Module):
-        def forward(self, picture):
-            return torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255)
-
-    transform = nn.Sequential(ToTensor(), nn.ReLU())
+    to_tensor = Calls(lambda picture: torch.from_numpy(np.asarray(picture, dtype=np.float32) / 255))
+    transform = nn.Sequential(to_tensor, nn.ReLU())
     assert found(lambda: transform([[1, 2], [3, 4]]), transform) == []
 
 
@@ -227,12 +221,8 @@ def test_an_export_keeps_its_name_among_functions():
 
 
 def test_what_a_recorded_op_fills_is_a_buffer():
-    class Scratch(nn.Module):
-        def forward(self, x):
-            out = torch.from_numpy(np.empty((2, 4), dtype=np.float32))
-            return out.copy_(x) * 2
-
-    assert found(lambda: Scratch()(torch.ones(2, 4))) == []
+    scratch = Calls(lambda x: torch.from_numpy(np.empty((2, 4), dtype=np.float32)).copy_(x) * 2)
+    assert found(lambda: scratch(torch.ones(2, 4))) == []
 
 
 @torch.library.custom_op("outside_births::double", mutates_args=())
@@ -241,11 +231,7 @@ def custom_double(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_results_of_ops_that_are_recorded_are_those_ops():
-    class Layer(nn.Module):
-        def forward(self, x):
-            return custom_double(x)
-
-    model = nn.Sequential(Layer(), nn.ReLU(), Layer())
+    model = nn.Sequential(Calls(custom_double), nn.ReLU(), Calls(custom_double))
     with torch.no_grad():
         session = recorded(lambda: model(torch.ones(2, 4)), model)
     assert found_in(session) == []
@@ -295,22 +281,14 @@ def test_a_gradient_that_an_autograd_function_passes_on_is_what_it_was():
         def backward(ctx, grad):
             return grad
 
-    class Layer(nn.Module):
-        def forward(self, x):
-            return Passing.apply(x)
-
-    model = nn.Sequential(nn.Linear(4, 4), Layer())
+    model = nn.Sequential(nn.Linear(4, 4), Calls(Passing.apply))
     gradient = torch.from_numpy(np.ones((2, 4), dtype=np.float32))
     assert places(found(lambda: model(torch.ones(2, 4)).backward(gradient), model)) == [("1", "forward")]
 
 
 def test_nothing_happens_on_meta():
-    class Layer(nn.Module):
-        def forward(self, x):
-            return torch.empty_like(x).fill_(1)
-
     with torch.device("meta"):
-        model = nn.Sequential(nn.Linear(4, 4), Layer())
+        model = nn.Sequential(nn.Linear(4, 4), Calls(lambda x: torch.empty_like(x).fill_(1)))
         assert found(lambda: model(torch.ones(2, 4)), model) == []
 
 
@@ -332,12 +310,8 @@ def test_generators_and_strange_outputs_do_no_harm():
 def test_vmap_and_sparse_results_pass():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     assert found(lambda: torch.vmap(model)(torch.ones(3, 2, 4)), model) == []
-
-    class Sparse(nn.Module):
-        def forward(self, x):
-            return x.to_sparse()
-
-    assert found(lambda: Sparse()(torch.ones(2, 2)).coalesce().to_dense()) == []
+    sparse = Calls(lambda x: x.to_sparse())
+    assert found(lambda: sparse(torch.ones(2, 2)).coalesce().to_dense()) == []
 
 
 def test_the_recording_keeps_nothing_alive():

@@ -7,8 +7,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from outside_kernels import doubled, write
+from outside_kernels import Doubling, doubled, write
 from outside_memory import DEVICE, found, found_in
+from recorded_function import Calls
 from recorded_model import recorded
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -18,13 +19,6 @@ import rooflight as rl
 from rooflight.records.assembly import Insertion, Place, with_insertions
 from rooflight.records.record import Direction
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
-
-
-class Doubling(nn.Module):
-    """A layer whose kernel bypasses the dispatcher."""
-
-    def forward(self, x):
-        return doubled(x)
 
 
 class Net(nn.Module):
@@ -124,11 +118,7 @@ def test_a_gradient_written_outside_belongs_to_the_backward_of_its_module():
         def backward(ctx, grad):
             return doubled(grad)
 
-    class Layer(nn.Module):
-        def forward(self, x):
-            return Twice.apply(x)
-
-    model = nn.Sequential(nn.Linear(4, 4), Layer())
+    model = nn.Sequential(nn.Linear(4, 4), Calls(Twice.apply))
     ops = found(lambda: (model(torch.ones(2, 4)) * 3).sum().backward(), model)
     assert [(op.module.path, op.direction.label) for op in ops] == [("1", "forward"), ("1", "backward")]
 
@@ -301,11 +291,7 @@ def test_no_false_alarm(program):
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("give", [lambda y: y, lambda y: (y, {"y": y}), lambda y: [y.view(-1)[1:]]])
 def test_a_result_that_the_model_returns_is_found_without_a_reader(give, memory):
-    class Last(nn.Module):
-        def forward(self, x):
-            return give(doubled(x))
-
-    model = nn.Sequential(nn.Linear(4, 4), Last())
+    model = nn.Sequential(nn.Linear(4, 4), Calls(lambda x: give(doubled(x))))
     results = []
     with rl.record(model, memory=memory) as recording:
         for _ in range(2):
@@ -320,12 +306,8 @@ def test_a_result_that_the_model_returns_is_found_without_a_reader(give, memory)
 
 
 def test_a_result_that_is_filled_later_is_a_buffer():
-    class Buffers(nn.Module):
-        def forward(self, x):
-            return torch.empty_like(x), x.new_empty(0)
-
-    x = torch.ones(3)
-    assert found(lambda: Buffers()(x)[0].fill_(1).sum()) == []
+    x, buffers = torch.ones(3), Calls(lambda x: (torch.empty_like(x), x.new_empty(0)))
+    assert found(lambda: buffers(x)[0].fill_(1).sum()) == []
 
 
 def test_scratch_that_nobody_reads_is_none_of_our_business():

@@ -1,9 +1,10 @@
 """What wraps a training step and must be seen through: checkpointing, autocast, scaling, accumulation, compilation."""
 
-from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
+import recorded_model
 import torch
 from torch import nn
 from torch._dynamo.utils import counters
@@ -33,10 +34,7 @@ def net() -> Net:
     return Net(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Tanh())
 
 
-def recorded(run: Callable[[], Any], model: nn.Module | None = None) -> rl.Session:
-    with rl.record(model, functions=True) as recording:
-        run()
-    return recording.session
+recorded = partial(recorded_model.recorded, functions=True)
 
 
 def flops(session: rl.Session, direction: str | None = None) -> int:
@@ -187,15 +185,7 @@ def test_two_micro_batches_are_twice_the_work_and_one_optimizer_step():
 # -- compilation ------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("in_place", [True, False])
 def test_a_compiled_step_is_recorded_as_the_eager_one_and_runs_compiled_again(in_place):
     model = net()
@@ -225,7 +215,7 @@ def test_a_compiled_step_is_recorded_as_the_eager_one_and_runs_compiled_again(in
     assert torch._dynamo.eval_frame._stance.stance == "default"
 
 
-@pytest.mark.usefixtures("fresh")
+@pytest.mark.usefixtures("fresh_dynamo")
 @pytest.mark.parametrize("in_place", [True, False])
 def test_layers_of_a_compiled_model_are_those_it_was_compiled_from(in_place):
     model = net()

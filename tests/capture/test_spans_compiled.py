@@ -1,27 +1,19 @@
 """Spans around compiled code: no graph break, no recompilation, the same results, and time where it can be told."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import Net
 from ticking import FORWARD, Ticking
 from torch import nn
 from torch._dynamo.utils import counters
 
 from rooflight.records.record import Direction
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("fresh_dynamo")]
 
 OUTSIDE = ("", FORWARD)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    counters.clear()
-    yield
-    torch._dynamo.reset()
 
 
 class Backend:
@@ -39,15 +31,6 @@ class Backend:
             return graph.forward(*args)
 
         return run
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return self.down(self.up(x).relu())
 
 
 def x(rows: int = 2) -> torch.Tensor:

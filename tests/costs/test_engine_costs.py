@@ -53,9 +53,6 @@ def test_flash_attention_over_pages():
     assert cost("_vllm_fa2_C::fwd_kvcache", *caches, ints=KNOWN).bytes_read == paged.bytes_read
 
 
-MODEL = [("hidden_size", 8), ("expert_weights", 3 * 8 * 10), ("experts_per_token", 2), ("expert_bits", 4)]
-
-
 def test_a_layer_of_experts_of_an_unknown_model_is_not_costed():
     found = cost("vllm::moe_forward", (5, 12), (5, 6))
     assert isinstance(found, Uncosted)

@@ -5,10 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def parameters(first=0):
-    return [spec((4, 6), storage=first), spec((5,), storage=first + 1)]
-
-
 def lists(*names, numel=100, dtype="float32"):
     """Lists of one tensor for each argument named."""
     return {name: [spec((numel,), dtype, storage=place)] for place, name in enumerate(names)}

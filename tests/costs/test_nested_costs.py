@@ -179,25 +179,6 @@ def test_jagged_products_and_reductions_are_costed():
     assert sum(c.matrix_flops for c in costs["mm"][:3]) == 2 * 8 * 8 * 4 + 2 * 8 * 8 * (3 + 5)
 
 
-def encoder_inputs(width=16, hidden=32):
-    e = spec((width,))
-    return {
-        "src": spec((2, 5, width)),
-        "qkv_weight": spec((3 * width, width)),
-        "qkv_bias": spec((3 * width,)),
-        "proj_weight": spec((width, width)),
-        "proj_bias": e,
-        "norm_weight_1": e,
-        "norm_bias_1": e,
-        "norm_weight_2": e,
-        "norm_bias_2": e,
-        "ffn_weight_1": spec((hidden, width)),
-        "ffn_bias_1": spec((hidden,)),
-        "ffn_weight_2": spec((width, hidden)),
-        "ffn_bias_2": e,
-    }
-
-
 @pytest.mark.parametrize(
     ("name", "flops", "moved"),
     [

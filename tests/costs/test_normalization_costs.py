@@ -5,17 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def batch_norm_inputs():
-    mean, var = spec((3,), storage=1), spec((3,), storage=2)
-    return {
-        "input": spec((2, 3, 5)),
-        "weight": spec((3,)),
-        "bias": spec((3,)),
-        "running_mean": mean,
-        "running_var": var,
-    }
-
-
 @pytest.mark.parametrize(("train", "flops", "read"), [(True, 480, 4 * 69), (False, 240, 4 * 69)])
 def test_batch_norm_backward(train, flops, read):
     x, p = spec((2, 3, 5)), spec((3,))

@@ -1,21 +1,4 @@
-from builders import spec
 from cost_table import costs
-
-
-def weights(gates, hidden, inputs, layers=1):
-    """Per layer: input-to-state, state-to-state and two biases."""
-    sizes = [inputs] + [hidden] * (layers - 1)
-    return [
-        tensor
-        for size in sizes
-        for tensor in (
-            spec((gates * hidden, size)),
-            spec((gates * hidden, hidden)),
-            spec((gates * hidden,)),
-            spec((gates * hidden,)),
-        )
-    ]
-
 
 test_costs = costs(
     """

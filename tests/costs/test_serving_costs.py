@@ -96,17 +96,6 @@ def test_what_moves(name):
     assert (found.bytes_read, found.bytes_written) == (read, written)
 
 
-def lookup(ints=()):
-    f, i, n = "float32", "int32", "int64"
-    tensors = [((0,), f), ((960,), f), ((3,), i), ((100,), n), ((9,), n), ((100,), f)]
-    return cost(
-        "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function",
-        *tensors,
-        places=(0, 1, 6, 11, 12, 14),
-        ints=ints,
-    )
-
-
 def test_a_kernel_of_inductor_after_a_template_is_a_product():
     found = cost("trace::triton_tem_fused_addmm_relu_1", (4, 6), (10, 6), (10,), (4, 10))
     assert found.matrix_flops == 2 * 4 * 6 * 10

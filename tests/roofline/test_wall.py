@@ -21,7 +21,6 @@ H100 = get("H100-SXM5-80GB")
 X = spec((1_000_000,))
 ADD = op("aten::add", {"self": X, "other": X}, [X])
 VIEW = op("aten::view", {"self": spec((8,), storage=0)}, [spec((2, 4), storage=0)])
-ITEM = op("aten::_local_scalar_dense", {"self": spec(())}, [])
 REDUCE = op("c10d::allreduce_", {"tensors": [X]}, [X], group_size=8)
 US = 1e-6
 FREE = Host(launch_s=0.0, first_s=0.0, low=1.0, high=1.0, source="none")

@@ -1,16 +1,15 @@
 """Tracking never stops a training run, nor changes what it computes: errors injected at every seam."""
 
-import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pytest
 import torch
+from recorded_model import in_thread
 from torch import nn
-from torch_state import torch_state
-from tracked import CPU, Model, loss_of, one_thread, tokens
+from tracked import CPU, Model, hooks_of, loss_of, tokens
 
 import rooflight as rl
 from rooflight.capture.record import dispatch, recorder
@@ -22,18 +21,6 @@ from rooflight.reporting import console
 from rooflight.roofline import costed
 from rooflight.tracking import loop, observer
 from rooflight.tracking.loop import Tracker
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    with one_thread():
-        yield
-    assert torch_state() == before
-
-
-def hooks_of(model: nn.Module) -> int:
-    return sum(len(value) for m in model.modules() for name, value in vars(m).items() if "hooks" in name and value)
 
 
 class Failing:
@@ -177,9 +164,7 @@ def test_logged_from_another_thread(caplog):
     model = Model()
     tracker = Tracker(model, device=CPU, interval=0)
     model(tokens())
-    thread = threading.Thread(target=tracker.log, args=(1,))
-    thread.start()
-    thread.join()
+    in_thread(lambda: tracker.log(1))
     assert len(caplog.records) == 1
     model(tokens()).sum().backward()
     tracker.log(2)
@@ -191,9 +176,7 @@ def test_closed_from_another_thread_takes_out_what_it_can_and_the_rest_at_the_ne
     model = Model()
     tracker = Tracker(model, device=CPU, interval=0)
     model(tokens())
-    thread = threading.Thread(target=tracker.close)
-    thread.start()
-    thread.join()
+    in_thread(tracker.close)
     assert hooks_of(model) == 0
     model(tokens()).sum().backward()
     tracker.close()
@@ -234,18 +217,12 @@ def test_tokens_that_are_not_tensors_and_a_model_that_returns_nothing():
     tracker.close()
 
 
-def test_a_model_without_parameters_or_modules():
-    tracker = Tracker(nn.Module(), device=CPU, interval=0)
+@pytest.mark.parametrize("models", [nn.Module(), []], ids=["no parameters", "no models"])
+def test_models_without_modules(models):
+    tracker = Tracker(models, device=CPU, interval=0)
     torch.ones(2).neg()
     tracker.log(1)
     assert tracker.running
-    tracker.close()
-
-
-def test_no_models_at_all():
-    tracker = Tracker([], device=CPU, interval=0)
-    torch.ones(2).neg()
-    tracker.log(1)
     assert tracker.last_step.structure.analysis.totals.calls == 2
     tracker.close()
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_state import torch_state
-from tracked import CPU, Model, calibrate_by_hand, loss_of, one_thread, tokens
+from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
 
 from rooflight import FunctionalPatcher, LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range, sol_profile
 from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
@@ -17,12 +16,9 @@ from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
 @pytest.fixture(autouse=True)
 def _calibrated(tmp_path, monkeypatch) -> Iterator[None]:
     """The examples name no device, so they take the one at hand, which must not be measured for half a minute."""
-    before = torch_state()
-    with one_thread():
-        calibrate_by_hand(tmp_path, monkeypatch)
-        yield
+    calibrate_by_hand(tmp_path, monkeypatch)
+    yield
     shutdown_sol()
-    assert torch_state() == before
 
 
 def test_the_context_manager_for_module_hooks(capsys):

@@ -3,28 +3,15 @@
 import copy
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import nn
-from torch_state import torch_state
-from tracked import CPU, Model, loss_of, tokens
+from tracked import CPU, Model, hooks_of, loss_of, tokens
 
 import rooflight as rl
 from rooflight import LayerSOLHooks, sol_profile
 from rooflight.capture.record import dispatch
-
-
-@pytest.fixture(autouse=True)
-def _untouched() -> Iterator[None]:
-    before = torch_state()
-    yield
-    assert torch_state() == before
-
-
-def hooks_of(model: nn.Module) -> int:
-    return sum(len(value) for m in model.modules() for name, value in vars(m).items() if "hooks" in name and value)
 
 
 def train(model: nn.Module, batch: int = 2) -> None:
@@ -99,6 +86,10 @@ def test_uses_in_the_wrong_order_are_refused_in_words():
     hooks.detach()
     hooks.detach()
     assert not hooks.attached
+    with sol_profile(Model(), CPU) as hooks:
+        pass
+    with pytest.raises(RuntimeError, match="nothing was recorded yet"):
+        hooks.report()
 
 
 def test_attached_again_it_forgets_what_was_before():
@@ -140,13 +131,6 @@ def test_an_error_in_the_block_passes_and_what_ran_before_it_is_reported(error):
         run()
     assert hooks_of(model) == 0
     assert hooks.analysis.totals.matrix_flops == linear_flops(8)
-
-
-def test_nothing_ran_in_the_block():
-    with sol_profile(Model(), CPU) as hooks:
-        pass
-    with pytest.raises(RuntimeError, match="nothing was recorded yet"):
-        hooks.report()
 
 
 def test_several_models_by_name():

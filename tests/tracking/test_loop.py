@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch_state import torch_state
-from tracked import CPU, Model, calibrate_by_hand, loss_of, one_thread, tokens
+from tracked import CPU, Model, calibrate_by_hand, hooks_of, loss_of, tokens
 
 import rooflight as rl
 from rooflight import initialize_sol, log_training_sol
@@ -22,13 +21,10 @@ FORWARD_FLOPS = 9472  # of Model on 8 tokens: 2 * 8 * (2 * 256 + 80)
 
 
 @pytest.fixture(autouse=True)
-def _untouched(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _shut_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loop, "_warned", False)
-    before = torch_state()
-    with one_thread():
-        yield
+    yield
     shutdown_sol()
-    assert torch_state() == before
 
 
 class Writer:
@@ -94,10 +90,6 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(observer, "structure_of", counting)
     return found
-
-
-def hooks_of(model: nn.Module) -> int:
-    return sum(len(value) for m in model.modules() for name, value in vars(m).items() if "hooks" in name and value)
 
 
 def test_two_iterations_are_recorded_and_the_others_timed(training, recordings):

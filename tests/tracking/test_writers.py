@@ -13,6 +13,11 @@ from rooflight.tracking.loop import Tracker
 SCALARS = {"sol/iteration_s": 0.25, "sol_phase/forward/seconds": 0.125}
 
 
+@pytest.fixture(autouse=True)
+def _untouched() -> None:
+    """W&B, imported inside, sets filters of warnings."""
+
+
 class Board:
     """Takes scalars as a SummaryWriter does."""
 
