@@ -87,10 +87,6 @@ def calibrate(
 def _calibrate_nodes(
     where: NodesOptions, device: Kind | None, out: Path, outputs: Outputs, *, quick: bool, force: bool
 ) -> None:
-    """Calibrate the nodes, save their roofs and report them; after Ctrl-C, those of the nodes that had finished.
-
-    Raises RuntimeError if no node gave a result, Interrupted after the report of an interrupted run.
-    """
     from rooflight.sampling.nodes.calibrate import calibrate_nodes, save_best
     from rooflight.sampling.nodes.tables import report_of
 

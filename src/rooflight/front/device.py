@@ -187,9 +187,8 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
 
 
 class _Announcer:
-    """Says that a calibration begins and how far it is. Half a minute of silence looks like a program that hangs.
-
-    A ``progress`` of the caller's hears everything; the log has the beginning and every quarter, as warnings.
+    """Half a minute of silence looks like a program that hangs. A ``progress`` of the caller's hears everything; the
+    log has the beginning and every quarter, as warnings.
     """
 
     def __init__(self, what: str, progress: Progress) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
@@ -18,9 +19,10 @@ if TYPE_CHECKING:
 class Refusable:
     """Options that some targets do not take."""
 
-    def refuse(self, why: str) -> None:
-        """Raise ValueError if any is given, saying why it cannot be."""
-        names = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+    def refuse(self, why: str, among: Container[str] | None = None) -> None:
+        """Raise ValueError if any is given, or any of those ``among`` them, saying why it cannot be."""
+        given = [field.name for field in fields(self) if getattr(self, field.name) not in (None, False)]
+        names = [name for name in given if among is None or name in among]
         if names:
             raise ValueError(", ".join(f"--{name.replace('_', '-')}" for name in names) + f": {why}")
 

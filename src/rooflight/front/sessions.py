@@ -122,7 +122,6 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
 
 
 def _host_of(session: Session) -> Host | None:
-    """The host that a traced program had; None where the session does not show it."""
     from rooflight.prediction.fit.wall_times import fit_host
 
     if session.measurement is None or session.measurement.timeline is None:

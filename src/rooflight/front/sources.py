@@ -7,17 +7,14 @@ A source takes the path of a file and returns a Session. A package announces one
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
 
 from rooflight.front.device import Progress, log_progress
 from rooflight.front.options import PLAIN, TraceOptions
 from rooflight.records.archive import load
-from rooflight.records.package import need
+from rooflight.records.package import announced, need
 from rooflight.records.session import Session
 from rooflight.traces.file.discovery import is_trace
-
-Source = Callable[[Path], Session]
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 
@@ -50,7 +47,8 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
             progress=reading(file, progress),
         )
     options.refuse_for(path)
-    source = _source_of(file.suffix) if file.is_file() else None
+    name = file.suffix.removeprefix(".")
+    source = announced(ENTRY_POINT_GROUP, name, f"read {file.suffix} files") if file.is_file() else None
     if source is None:
         return load(file)
     found: object = source(file)
@@ -73,15 +71,3 @@ def reading(file: Path, progress: Progress) -> Callable[[int, int], None]:
             )
 
     return read
-
-
-def _source_of(suffix: str) -> Source | None:
-    """What reads files of a suffix, None for Rooflight's own format. Raises ValueError where two packages do."""
-    announced = entry_points(group=ENTRY_POINT_GROUP, name=suffix.removeprefix("."))
-    if len(announced) > 1:
-        places = ", ".join(entry.value for entry in announced)
-        raise ValueError(f"{len(announced)} packages read {suffix} files: {places}")
-    for entry in announced:
-        source: Source = entry.load()
-        return source
-    return None

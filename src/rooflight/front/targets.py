@@ -114,7 +114,6 @@ def _observe_function(target: str, inputs: str | None, measured: bool, progress:
 def _observe_here(
     target: str, options: RunOptions, seen: Observed, here: DeviceSpec, place: str, progress: Progress
 ) -> Observed:
-    """Run what was recorded without hardware, if it fits."""
     from rooflight.capture.time.measure import measure
     from rooflight.machine.hardware import free_memory_bytes
 

@@ -204,7 +204,7 @@ class StepFacts:
         """
         tokens, length, drafts = given.tokens, given.length, given.drafts
         if given.batch is not None:
-            batch = self._read("set_step_batch", _batch_size, given.batch) or batch
+            batch = self._read("set_step_batch", batch_size, given.batch) or batch
         elif batch is None:
             batch = _sequences(length)
         given.batch = batch
@@ -235,7 +235,8 @@ class StepFacts:
             return None
 
 
-def _batch_size(batch: Any) -> int:
+def batch_size(batch: Any) -> int:
+    """A number of sequences. Raises ValueError for 0, and as ``token_count`` does."""
     sequences = token_count(batch)
     if not sequences:
         raise ValueError("a batch of 0 sequences: give a whole number from 1 on")

@@ -21,7 +21,7 @@ from rooflight.inference import timers
 from rooflight.inference.bounds import RecordedBounds
 from rooflight.inference.clocks import Meter, device_now
 from rooflight.inference.config import Domain, ProfilerConfig, folder_name, generate_run_name, given_in
-from rooflight.inference.facts import LengthBins, StepFacts, token_count
+from rooflight.inference.facts import LengthBins, StepFacts, batch_size
 from rooflight.inference.problems import Problems, guarded
 from rooflight.inference.report import report_of
 from rooflight.inference.result import STEPS, ConfigDocument, SummaryDocument, SummaryMeta, WorkloadData
@@ -289,9 +289,11 @@ class Profiler:
         """
         if self.disabled:
             return nullcontext()
+        from rooflight.front.device import find_device
         from rooflight.inference.recording import recorded_steps  # loads what calibrates
 
-        return recorded_steps(self.timers, self.bounds, device, batch=self._bsz)
+        spec = None if device is None else find_device(device)  # an unknown one raises here
+        return recorded_steps(self.timers, self.bounds, spec, self._bsz, whole=True)
 
     def add_bounds(self, model: Any, device: DeviceSpec | str | None = None, *, use_gated_lora: bool = False) -> None:
         """After the runs: record, without hardware, a decode step of a transformers model at each batch and mean KV
@@ -367,13 +369,10 @@ class Profiler:
 
     def _batch(self, bsz: Any) -> int | None:
         try:
-            if bsz is not None and token_count(bsz) > 0:
-                return token_count(bsz)
+            return None if bsz is None else batch_size(bsz)
         except ValueError:
-            pass
-        if bsz is not None:
             self.problems.note(f"begin_run: a batch of {str(bsz)[:40]} sequences: give a whole number from 1 on")
-        return None
+            return None
 
     def _meter_now(self) -> Meter:
         device, meter = device_now(self._device), self.step.meter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from math import floor
 from typing import TYPE_CHECKING, Any, Final
@@ -100,19 +100,11 @@ class StepRecorder:
         self._on_problem(f"recording a step: {type(error).__name__}: {error}")
 
 
-def recorded_steps(
-    timers: BucketTimers, book: RecordedBounds, device: DeviceSpec | str | None, *, batch: int | None
-) -> AbstractContextManager[None]:
-    """Record steps, of ``batch`` sequences if they give none, and put their bounds for a device into ``book``. Raises
-    ValueError for an unknown device, at once.
-    """
-    return _recorded(timers, book, None if device is None else find_device(device), batch, whole=True)
-
-
 @contextmanager
-def _recorded(
+def recorded_steps(
     timers: BucketTimers, book: RecordedBounds, device: DeviceSpec | None, batch: int | None, *, whole: bool
 ) -> Iterator[None]:
+    """Record steps, of ``batch`` sequences if they give none, and put their bounds for a device into ``book``."""
     recorder = StepRecorder(timers.problems.note, batch, whole=whole)
     before = timers.record(recorder)
     try:
@@ -158,7 +150,7 @@ def add_bounds(
     hooks = nullcontext() if lora is None else ModelHooks(timers).attached(model, lora=lora)
     with hooks, _on_meta(model):
         for batch, length in wanted:
-            with _recorded(timers, book, spec, batch, whole=False):
+            with recorded_steps(timers, book, spec, batch, whole=False):
                 _decode_step(timers, model, batch, length, length * batch if reduction == "sum" else length)
 
 

@@ -37,7 +37,7 @@ from rooflight.inference.result import (
     WallStats,
 )
 from rooflight.inference.speculation import DRAFT, VERIFY, BatchSums, Speculation
-from rooflight.inference.sums import UNKNOWN, BucketSums, Reservoir, StepSums, Sums, times_of
+from rooflight.inference.sums import UNKNOWN, BucketSums, Reservoir, StepSums, Sums, percentiles, times_of
 from rooflight.machine.memory import Memory
 from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity, count_of
@@ -333,8 +333,8 @@ class Results(Steps):
 
 def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
     """The statistics of steps: percentiles are of the samples, all others of the sums."""
-    ms, any_steps = samples_ns / 1e6, bool(sums.steps)
-    p50, p90, p95, p99 = np.percentile(ms, (50, 90, 95, 99)).tolist() if ms.size else (None,) * 4
+    any_steps = bool(sums.steps)
+    p50, p90, p95, p99 = percentiles(samples_ns, 50, 90, 95, 99)
     return StepStats(
         steps=sums.steps,
         mean_ms=sums.mean_ms,
@@ -352,17 +352,13 @@ def step_stats(sums: StepSums, samples_ns: NDArray[np.int64]) -> StepStats:
 
 
 def _bucket_figures(buckets: Mapping[Domain, BucketSums]) -> dict[str, Any]:
-    model, engine = (buckets.get(domain, BucketSums()) for domain in (Domain.MODEL, Domain.ENGINE))
-    of_model, other_model = model.canonical(Domain.MODEL)
-    of_engine, other_engine = engine.canonical(Domain.ENGINE)
-    return {
-        "buckets_model_avg_ms": of_model,
-        "buckets_engine_avg_ms": of_engine,
-        "unattributed_model_ms": model.unattributed_ms,
-        "unattributed_engine_ms": engine.unattributed_ms,
-        "others_detail": {"model": other_model, "engine": other_engine},
-        "buckets": Buckets(model=model.rows(Domain.MODEL), engine=engine.rows(Domain.ENGINE)),
-    }
+    found: dict[str, Any] = {"others_detail": {}, "buckets": {}}
+    for domain in Domain:
+        sums = buckets.get(domain, BucketSums())
+        found[f"buckets_{domain}_avg_ms"], found["others_detail"][str(domain)] = sums.canonical(domain)
+        found[f"unattributed_{domain}_ms"] = sums.unattributed_ms
+        found["buckets"][str(domain)] = sums.rows(domain)
+    return found | {"buckets": Buckets(**found["buckets"])}
 
 
 def known_or_none(batch: int) -> int | None:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.inference.config import ProfilerConfig
 from rooflight.inference.facts import token_count
 from rooflight.inference.problems import Problems, guarded
-from rooflight.inference.sums import UNKNOWN, Reservoir, Sums
+from rooflight.inference.sums import UNKNOWN, Reservoir, Sums, percentiles
 from rooflight.records.document import Fields
 from rooflight.records.quantity import count_of
 
@@ -368,6 +367,5 @@ def _count(tokens: Any) -> int:
 
 def _latency(samples: tuple[NDArray[Any], NDArray[Any]], group: int | None, mean: Mean) -> Latency:
     of_group, values = samples
-    ms = (values if group is None else values[of_group == group]) / 1e6
-    p50, p90, p99 = np.percentile(ms, (50, 90, 99)).tolist() if ms.size else (None,) * 3
+    p50, p90, p99 = percentiles(values if group is None else values[of_group == group], 50, 90, 99)
     return Latency(p50=p50, p90=p90, p99=p99, mean=mean.total_ns / mean.n / 1e6 if mean.n else None, n=mean.n)

@@ -256,6 +256,11 @@ def _add_states(sums: list[int], found: Sequence[tuple[int, int]]) -> None:
             sums[state] += nanoseconds
 
 
+def percentiles(samples_ns: NDArray[Any], *wanted: int) -> list[float | None]:
+    """Percentiles in ms; None where there are no samples."""
+    return np.percentile(samples_ns / 1e6, wanted).tolist() if samples_ns.size else [None] * len(wanted)
+
+
 MOST_SAMPLES: Final = 1 << 16
 
 

@@ -100,7 +100,6 @@ def _offsets(ids: Sequence[tuple[int, ...]]) -> Int64:
 
 
 def _starts(touched: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Int64:
-    """The start of each tensor touched, ``NOWHERE`` where a record gives none."""
     return np.array([start for ids, starts in touched for start in starts or (NOWHERE,) * len(ids)], dtype=np.int64)
 
 

@@ -77,6 +77,18 @@ def lazy_exports(
     return find, listed
 
 
+def announced(group: str, name: str, what: str) -> Any:
+    """What a package announces under an entry point group by a name, None if nobody does. Raises ValueError if several
+    packages do; ``what`` says of them what they do.
+    """
+    from importlib.metadata import entry_points
+
+    found = entry_points(group=group, name=name)
+    if len(found) > 1:
+        raise ValueError(f"{len(found)} packages {what}: {', '.join(each.value for each in found)}")
+    return next((each.load() for each in found), None)
+
+
 def installed_version() -> str:
     """The version of Rooflight that is installed."""
     from importlib.metadata import PackageNotFoundError, version  # they take longer to import than the package

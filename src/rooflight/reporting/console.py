@@ -51,6 +51,9 @@ def _print(report: Report, console: Console, text_width: int, *, wide: bool) -> 
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    def indented(text: str, style: str) -> None:
+        console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False), width=text_width)
+
     unicode = not console.options.ascii_only
     console.print()
     console.print(Text(report.title, style="bold"))
@@ -69,16 +72,14 @@ def _print(report: Report, console: Console, text_width: int, *, wide: bool) -> 
         if table.left_out:
             console.print(Text(f"  … and {table.left_out} more ({table.see})", style="dim"))
         if table.note:
-            console.print(Padding(Text(table.note, style="dim"), (0, 0, 0, 2), expand=False), width=text_width)
+            indented(table.note, "dim")
     if report.notes:
         console.print()
         for note in report.notes:
-            console.print(Padding(Text(f"! {note}", style="yellow"), (0, 0, 0, 2), expand=False), width=text_width)
+            indented(f"! {note}", "yellow")
     if report.conclusion:
         console.print()
-        console.print(
-            Padding(Text(report.conclusion, style="bold green"), (0, 0, 0, 2), expand=False), width=text_width
-        )
+        indented(report.conclusion, "bold green")
     console.print()
 
 

@@ -128,7 +128,6 @@ def _write_file(target: _Target, report: Report) -> None:
 
 
 def _rendered(renderer: Renderer, report: Report, option: str) -> str:
-    """The text of a report. Raises ValueError for a renderer, which may be the user's, that returns anything else."""
     text: object = renderer(report)
     if not isinstance(text, str):
         raise ValueError(f"{option}: the renderer returned {type(text).__name__}, not str")

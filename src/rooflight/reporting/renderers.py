@@ -10,6 +10,7 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from rooflight.records.package import announced
 from rooflight.records.report import Report
 from rooflight.records.user_module import SUFFIX, load_function
 
@@ -29,14 +30,9 @@ def find(name: str) -> Renderer:
     own = _own()
     if name in own:
         return own[name]
-    announced = entry_points(group=ENTRY_POINT_GROUP, name=name)
-    if len(announced) > 1:
-        raise ValueError(
-            f'{len(announced)} packages announce a renderer "{name}": {", ".join(e.value for e in announced)}'
-        )
-    for entry in announced:
-        renderer: Renderer = entry.load()
-        return renderer
+    theirs: Renderer | None = announced(ENTRY_POINT_GROUP, name, f'announce a renderer "{name}"')
+    if theirs is not None:
+        return theirs
     known = ", ".join(sorted({*own, *entry_points(group=ENTRY_POINT_GROUP).names}))
     raise ValueError(f'unknown renderer "{name}": known are {known}; for a function of yours write file.py:function')
 

@@ -240,8 +240,8 @@ class EngineLoop:
 
     def __init__(self, text: str, function: UserFunction, options: LoopOptions) -> None:
         options.refuse(
-            ("draft", "gamma", "acceptance", "temperature", "seed", "cache", "dtype", "small"),
             f"no effect on {text}: set it inside the function",
+            ("draft", "gamma", "acceptance", "temperature", "seed", "cache", "dtype", "small"),
         )
         self._text, self._options = text, options
         made = made_by(function.path, function.name, makes="engine")

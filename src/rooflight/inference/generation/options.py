@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from rooflight.front.options import Refusable
 from rooflight.records.options import Option
 from rooflight.workloads.errors import TargetError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LoopOptions:
+class LoopOptions(Refusable):
     """What to run. None leaves a choice to its default."""
 
     panel: ClassVar = "Generation"
@@ -49,19 +50,9 @@ class LoopOptions:
                 why = ": the prefill makes the first token, decode steps the others" if name == "new" else ""
                 raise TargetError(f"--{name} {value}: give a number from {least} on{why}")
         if self.draft is None:
-            self.refuse(("gamma", "acceptance"), "no effect without --draft")
+            self.refuse("no effect without --draft", ("gamma", "acceptance"))
             if not self.baseline:
                 raise TargetError("--no-baseline: no effect without --draft")
-
-    def refuse(self, names: tuple[str, ...], why: str) -> None:
-        """Raise TargetError if one of these options is given."""
-        given = [
-            f"--{field.name}"
-            for field in fields(self)
-            if field.name in names and getattr(self, field.name) not in (None, False)
-        ]
-        if given:
-            raise TargetError(f"{', '.join(given)}: {why}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

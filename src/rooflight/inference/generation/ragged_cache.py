@@ -142,10 +142,7 @@ class RaggedCache:
 
 
 def _windows(config: Any) -> dict[str, int | None]:
-    """The sliding window of each kind of layer, by transformers' name of the kind; None where a layer sees all.
-
-    Raises ValueError for other kinds of attention.
-    """
+    """The sliding window of each kind of layer, by transformers' name of the kind; None where a layer sees all."""
     window = getattr(config, "sliding_window", None)
     kinds = set(getattr(config, "layer_types", None) or (_FULL if window is None else _SLIDING,))
     if others := kinds - {_FULL, _SLIDING}:
