@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rooflight.records.session import Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion, touched_by
-from rooflight.roofline.fusion.parts import Part, PartialTouches, Touched, visible_bytes
+from rooflight.roofline.fusion.parts import Part, PartialTouches, Touch, least_bytes, union_bytes, visible_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64
@@ -91,8 +91,9 @@ class OpGraph:
         """Op, place -> the value that stood before the step, and how much of what the op reads must be of it, although
         the storage was written in parts since."""
         self.taken: dict[int, int] = {}  # value beneath -> bytes of it that an op reads which computes nothing again
-        self._from_before: dict[int, Touched] = {}  # stood value -> what is read of it
-        self._rest: dict[int, tuple[Touched, Touched]] = {}  # storage that stood -> read and written in parts since
+        self._early: dict[int, set[Part]] = {}  # stood value -> what is read of it
+        self._written_since: dict[int, int] = {}  # storage that stood -> the most that was written in parts since
+        self._read_since: dict[int, set[Touch]] = {}  # and what was read since
         self.stood: dict[int, int] = {}  # storage -> the value it held before the step
         self.attending: set[int] = set()  # products that a softmax makes attention of
         self.between: set[int] = set()  # values between those, which a kernel of attention never stores
@@ -108,8 +109,8 @@ class OpGraph:
             else:
                 fused = replace(fusion, read=less.read, written=less.written)
                 self._add(record, fused, reads, writes, less.parts_read, parts_written)
-        for value, touched in self._from_before.items():
-            self.sizes[value] = max(self.sizes[value], touched.at_least())
+        for value, parts in self._early.items():
+            self.sizes[value] = max(self.sizes[value], union_bytes(parts))
 
     def inputs_of(self, op: int) -> list[int]:
         """The values an op reads, by place."""
@@ -141,10 +142,10 @@ class OpGraph:
         total = 0
         for storage, value in self.stood.items():
             size = self.sizes[value]
-            if storage in self._rest:  # of what was read later, what was not written may be from before
-                read, written = self._rest[storage]
-                early = self._from_before.get(value)
-                size = max(size, read.at_least(early, size) - written.at_most)
+            if storage in self._written_since:  # of what was read later, what was not written may be from before
+                early = {(part.nbytes, part) for part in self._early.get(value, ())}
+                read = least_bytes({(size, None), *early, *self._read_since.get(storage, ())})
+                size = max(size, read - self._written_since[storage])
             total += size
         return total
 
@@ -202,7 +203,7 @@ class OpGraph:
             if part.nbytes == fusion.read[place]:
                 self.parts_read[len(self.fusions) - 1, place] = part
                 if makers[value] < 0:
-                    self._from_before.setdefault(value, Touched()).add(part.nbytes, part)
+                    self._early.setdefault(value, set()).add(part)
         return stage
 
     def _read_beneath(self, op: int, reads: Sequence[int], parts: Mapping[int, Part]) -> None:
@@ -212,11 +213,10 @@ class OpGraph:
             if not size or storage not in self._beneath:
                 continue
             part = parts.get(place)
-            if storage in self._rest:
-                read, written = self._rest[storage]
-                read.add(size, part)
-                if fusion.with_makers and size > written.at_most:
-                    self.from_before[op, place] = self.stood[storage], size - written.at_most
+            if storage in self._written_since:
+                self._read_since.setdefault(storage, set()).add((size, part))
+                if fusion.with_makers and size > self._written_since[storage]:
+                    self.from_before[op, place] = self.stood[storage], size - self._written_since[storage]
             waiting = self._unread.get(storage)
             if not waiting:
                 continue
@@ -238,20 +238,24 @@ class OpGraph:
         if part is None and not (scattered and self.sizes[value] < self._storage_bytes[storage]):
             self._beneath.pop(storage, None)
             self._unread.pop(storage, None)
-            if storage in self._rest:
-                self._rest[storage][1].add(self._storage_bytes[storage], None)
+            if storage in self._written_since:
+                self._written_since[storage] += self._storage_bytes[storage]
         else:
             beneath = self._beneath.setdefault(storage, {})
+            again = False
             if part is not None:
                 self._parts[value] = part
-                beneath.pop(self._latest.get((storage, part), -1), None)
+                earlier = self._latest.get((storage, part), -1)
+                again = earlier >= 0 and self.sizes[earlier] == part.nbytes
+                beneath.pop(earlier, None)
                 self._latest[storage, part] = value
             if before is not None and self.makers[before] >= 0 and (part is None or self._parts.get(before) != part):
                 beneath[before] = None
                 if not self.is_read[before]:
                     self._unread.setdefault(storage, []).append(before)
             if storage in self.stood:
-                self._rest.setdefault(storage, (Touched(), Touched()))[1].add(self.sizes[value], part)
+                written = self._written_since.get(storage, 0)
+                self._written_since[storage] = written if again else written + self.sizes[value]
         self.held[storage] = value
 
     def _neighbours(self, op: int, fusion: OpFusion, inputs: Sequence[int]) -> list[int]:

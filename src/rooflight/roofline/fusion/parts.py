@@ -94,9 +94,9 @@ class Axis(NamedTuple):
         several intervals are.
         """
         start, end = max(self.first, first), min(self.end, first + size)
-        if self.repeats > 1:
-            return self._replace(first=start - first) if (start, end) == (self.first, self.end) else None
-        return Axis(self.dim, start - first, end - start) if start < end else None
+        if (start, end) == (self.first, self.end):
+            return self._replace(first=start - first)
+        return Axis(self.dim, start - first, end - start) if start < end and self.repeats == 1 else None
 
     def part(self, whole: Part, tensor: TensorSpec) -> Part | None:
         """The memory of these indices of a tensor that is ``whole``; None where it is not known."""
@@ -180,46 +180,26 @@ def add_part(parts: dict[Part, None], part: Part) -> None:
     parts[part] = None
 
 
-class Touched:
-    """What was touched of one storage: parts, and bytes of which it is not known where they lie. ``at_most`` is the
-    most that all can be together.
-    """
-
-    __slots__ = ("_most", "_parts", "at_most")
-
-    def __init__(self) -> None:
-        self._parts: set[Part] = set()
-        self._most = 0
-        self.at_most = 0
-
-    def add(self, size: int, part: Part | None) -> None:
-        """So many bytes were touched, of this part if it is known."""
-        if part is None or size != part.nbytes:
-            self._most = max(self._most, size)
-            self.at_most += size
-        elif part not in self._parts:
-            self._parts.add(part)
-            self.at_most += size
-
-    def at_least(self, other: Touched | None = None, size: int = 0) -> int:
-        """Bytes touched here and there together, ``size`` of them there: the least it can be."""
-        parts = self._parts if other is None else self._parts | other._parts
-        return max(self._most, size, union_bytes(parts))
+Touch = tuple[int, Part | None]
+"""How many bytes a call touched of a storage, and their part where that is known."""
 
 
-def visible_bytes(writes: Sequence[tuple[int, Part | None]]) -> list[int]:
-    """Of each of several writes to one storage, oldest first, how many of its bytes the later ones surely left there.
-    A write is its size, and its part if that is known.
-    """
+def least_bytes(touches: Collection[Touch]) -> int:
+    """Bytes that several touches of one storage cover together: the least it can be."""
+    known = [part for size, part in touches if part is not None and part.nbytes == size]
+    return max([union_bytes(known), *(size for size, _ in touches)])
+
+
+def visible_bytes(writes: Sequence[Touch]) -> list[int]:
+    """Of each of several writes to one storage, oldest first, how many of its bytes the later ones surely left there."""
     found, later, unplaced = list[int](), dict[Part, None](), 0
     for size, part in reversed(writes):
         covered = union_bytes(later)
-        if part is None or size != part.nbytes:
-            found.append(max(0, size - covered - unplaced))
-            unplaced += size
-        else:
+        is_placed = part is not None and size == part.nbytes
+        if part is not None and is_placed:
             add_part(later, part)
-            found.append(max(0, union_bytes(later) - covered - unplaced))
+        found.append(max(0, (union_bytes(later) - covered if is_placed else size - covered) - unplaced))
+        unplaced += 0 if is_placed else size
     return found[::-1]
 
 

@@ -28,7 +28,7 @@ from rooflight.records.session import KEPT, STOOD, Flags, Session
 from rooflight.roofline.fusion.graph import OpGraph, Region
 from rooflight.roofline.fusion.narrowing import narrowed_calls
 from rooflight.roofline.fusion.ops import op_fusion_of, touched_by
-from rooflight.roofline.fusion.parts import Touched, partial_touches
+from rooflight.roofline.fusion.parts import Part, partial_touches, union_bytes
 
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
@@ -66,7 +66,7 @@ class _Traffic:
         """Results, and what ops read that cannot compute it again, with the bytes of each that must be written."""
         graph, sizes, parts = self._graph, self._graph.sizes, self._graph.parts_read
         written = dict(results)
-        read: dict[int, Touched] = {}
+        read: dict[int, set[Part]] = {}
         for value, size in graph.taken.items():
             written[value] = max(size, written.get(value, 0))
         for op, fusion in enumerate(graph.fusions):
@@ -74,11 +74,11 @@ class _Traffic:
                 continue
             for place, (value, size) in enumerate(zip(graph.inputs_of(op), fusion.read, strict=True)):
                 if parts and (op, place) in parts:
-                    read.setdefault(value, Touched()).add(size, parts[op, place])
+                    read.setdefault(value, set()).add(parts[op, place])
                 elif size or not fusion.known:
                     written[value] = sizes[value]
         for value, touched in read.items():
-            written[value] = max(min(touched.at_least(), sizes[value]), written.get(value, 0))
+            written[value] = max(min(union_bytes(touched), sizes[value]), written.get(value, 0))
         return written
 
     def _needs(self, first: int, ops: Sequence[int]) -> tuple[dict[int, int], dict[int, int]]:
@@ -86,7 +86,7 @@ class _Traffic:
         graph, homes = self._graph, self._homes
         whole: dict[int, int] = {}
         needed: dict[int, int] = {}
-        parts: dict[tuple[bool, int], Touched] = {}
+        parts: dict[tuple[bool, int], set[Part]] = {}
         for op in ops:
             fusion, inputs = graph.fusions[op], graph.inputs_of(op)
             needs = needed if fusion.with_makers else whole
@@ -101,11 +101,10 @@ class _Traffic:
                     if value in needs:
                         needs[value] = min(needs[value], fusion.read[place] - size)
                 elif (op, place) in graph.parts_read and value in needs:
-                    part = graph.parts_read[op, place]
-                    parts.setdefault((fusion.with_makers, value), Touched()).add(part.nbytes, part)
+                    parts.setdefault((fusion.with_makers, value), set()).add(graph.parts_read[op, place])
         for (computes, value), touched in parts.items():
             needs = needed if computes else whole
-            needs[value] = max(needs[value], touched.at_least())
+            needs[value] = max(needs[value], union_bytes(touched))
         return whole, needed
 
     def _supply(self, region: Region, whole: dict[int, int], needed: dict[int, int]) -> None:
