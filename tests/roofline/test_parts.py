@@ -16,7 +16,8 @@ from torch import nn
 import rooflight as rl
 from rooflight.costs.registry import cost_of
 from rooflight.records.tensor import TensorSpec
-from rooflight.roofline.fusion.parts import Axis, Part, axis_of, part_of, strides_of, union_bytes, visible_bytes
+from rooflight.roofline.fusion.graph import visible_bytes
+from rooflight.roofline.fusion.parts import Axis, Part, axis_of, part_of, strides_of, union_bytes
 from rooflight.roofline.fusion.regions import Fusion, fuse
 
 layouts = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=1, max_size=3)

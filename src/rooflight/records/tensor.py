@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -10,6 +10,11 @@ from rooflight.records.dtypes import item_bytes
 
 UNSHARED = -1
 """Value of ``TensorSpec.storage`` for a tensor that shares its memory with no other tensor of the same operation."""
+
+
+def contiguous_strides(dims: Sequence[int]) -> list[int]:
+    """The strides, in elements, of a contiguous tensor of a shape."""
+    return [prod(max(size, 1) for size in dims[index + 1 :]) for index in range(len(dims))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,8 @@ def touched_bytes(x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
     return picked_bytes(x, touched)
 
 
-def _is_transposed(op: OpSignature) -> bool:
+def is_transposed(op: OpSignature) -> bool:
+    """Whether a convolution is a transposed one."""
     return bool(op.attribute("transposed")) or "transpose" in op.name
 
 
@@ -67,7 +68,7 @@ def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     """The cost of convolving the first input with the second, further inputs (bias, addend) read in full."""
     x, weight, *others = sources(op)
     out = op.outputs[0]
-    transposed = _is_transposed(op)
+    transposed = is_transposed(op)
     return OpCost(
         matrix_flops=_by_algorithm(
             op, multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x), weight
@@ -95,7 +96,7 @@ convolution_ops.having(needs=Needs.CONVOLVED).rows(
 
 def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSpec) -> OpCost:
     wants_x, wants_weight, wants_bias = (*flags(op, "output_mask", (True, True, True)), False)[:3]
-    transposed = _is_transposed(op)
+    transposed = is_transposed(op)
     forward = direct_multiply_adds(x, weight, grad, transposed=transposed)
     seen = x.nbytes if transposed else touched_bytes(x, weight, grad)
     return OpCost(

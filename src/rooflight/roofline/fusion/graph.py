@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -11,12 +11,16 @@ from numpy.typing import NDArray
 
 from rooflight.records.session import Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
-from rooflight.roofline.fusion.ops import OpFusion, touched_by
-from rooflight.roofline.fusion.parts import Part, PartialTouches, Touch, least_bytes, union_bytes, visible_bytes
+from rooflight.roofline.fusion.ops import OpFusion, PartialTouches, touched_by
+from rooflight.roofline.fusion.parts import Part, add_part, union_bytes
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64
 """Parts of one storage that are compared with each other when an op reads them all."""
+
+
+Touch = tuple[int, Part | None]
+"""How many bytes a call touched of a storage, and their part where that is known."""
 
 
 @dataclass(slots=True)
@@ -333,6 +337,25 @@ class OpGraph:
         self._readers.append(-1)
         self.is_read.append(True)
         return value
+
+
+def least_bytes(touches: Collection[Touch]) -> int:
+    """Bytes that several touches of one storage cover together: the least it can be."""
+    known = [part for size, part in touches if part is not None and part.nbytes == size]
+    return max([union_bytes(known), *(size for size, _ in touches)])
+
+
+def visible_bytes(writes: Sequence[Touch]) -> list[int]:
+    """Of each of several writes to one storage, oldest first, how many bytes the later ones surely left there."""
+    found, later, unplaced = list[int](), dict[Part, None](), 0
+    for size, part in reversed(writes):
+        covered = union_bytes(later)
+        is_placed = part is not None and size == part.nbytes
+        if part is not None and is_placed:
+            add_part(later, part)
+        found.append(max(0, (union_bytes(later) - covered if is_placed else size - covered) - unplaced))
+        unplaced += 0 if is_placed else size
+    return found[::-1]
 
 
 def _made_first(session: Session) -> frozenset[int]:

@@ -17,19 +17,10 @@ from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.fusion.needs import Demand, Wanted, all_of, line_picked, needed, work_needed
-from rooflight.roofline.fusion.ops import OpFusion, touched_by
-from rooflight.roofline.fusion.parts import (
-    Part,
-    PartialTouches,
-    add_part,
-    axis_of,
-    part_of,
-    strides_of,
-    union_bytes,
-)
+from rooflight.roofline.fusion.ops import OpFusion, PartialTouches, touched_by
+from rooflight.roofline.fusion.parts import Part, add_part, axis_of, part_of, strides_of, union_bytes
 
-_MOST_PARTS: Final = 64
-"""Parts of one storage that are followed one by one."""
+_MOST_PARTS: Final = 64  # of one storage that are followed one by one
 _NO_PARTS: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 
 
@@ -78,17 +69,17 @@ def narrowed_calls(
 
 
 class _Kind:
-    """The calls of one signature. ``known``: it is known which elements they touch. ``everything`` is what all of the
-    results needs of each input, None of one that is not read; ``reads_all``, whether that is every element.
-    """
+    """Calls of one signature. ``everything``: what all of the results needs of each input, None of one not read."""
 
     def __init__(self, op: OpSignature, cost: OpCost | Uncosted, fusion: OpFusion) -> None:
         self.op, self.fusion = op, fusion
         traits = traits_of(op)
+        self.needs = traits.part_needs
+        # whether it is known which elements they touch
         self.known = isinstance(cost, OpCost) and not any(tensor.packing for tensor in (*op.inputs, *op.outputs))
         self.keeps_rest = op.name.endswith("_") and isinstance(cost, OpCost) and cost.upper
-        self._divisible = isinstance(cost, OpCost) and not cost.bytes_sent and traits.part_needs is not Needs.ALL
-        self._separate = traits.over_lists or traits.part_needs is Needs.DIVIDED  # results are computed one by one
+        self._divisible = isinstance(cost, OpCost) and not cost.bytes_sent and self.needs is not Needs.ALL
+        self._separate = traits.over_lists or self.needs is Needs.DIVIDED  # results are computed one by one
         self.reads_all: list[bool] = []
         self.everything: list[Wanted | None] = []
         for place, (tensor, size) in enumerate(zip(op.inputs, fusion.read, strict=self.known)):
@@ -100,18 +91,17 @@ class _Kind:
         self.demanded, self.located = cache(self._demand), cache(self._locate)  # calls of a loop mostly need alike
 
     def needs_all(self, wanted: Sequence[Wanted | None]) -> bool:
-        """Whether so much is wanted of the results, None of one that is wanted whole, that all of the op is needed."""
         whole = [each is None for each in wanted]
         return not self._divisible or not whole or (all(whole) if self._separate else any(whole))
 
     def _demand(self, wanted: tuple[Wanted | None, ...]) -> tuple[list[Wanted | None], float]:
-        """What parts of the results need of each input, None of one that is not read; and the share of the FLOPs."""
+        """Also the share of the FLOPs that parts of the results take."""
         op, fusion = self.op, self.fusion
         reads = tuple(each.elements if each else 0 for each in self.everything)
         asked: list[list[Wanted]] = [[] for _ in op.inputs]
         shares: list[tuple[float, int]] = []
         for place, (part, out) in enumerate(zip(wanted, op.outputs, strict=False)):
-            demand = Demand(op, place, part or Wanted(elements=out.numel), reads)
+            demand = Demand(op, self.needs, place, part or Wanted(elements=out.numel), reads)
             shares.append((1.0 if part is None else work_needed(demand), out.numel))
             feeds = fusion.feeds[place if len(fusion.feeds) > 1 else 0]
             for source, ask in enumerate(needed(demand) if demand.wanted.elements else ()):
@@ -133,46 +123,42 @@ class _Kind:
 
 
 class _Wants:
-    """What is wanted of a storage from a record on: all but what is ``gone``, or parts and so many bytes anywhere. Of
-    each of ``lines``, a part with a layout, some element of every line along a dimension.
+    """What is wanted of a storage from a record on: parts and at least so many bytes, or the ``whole`` but parts. Of a
+    part with the layout in ``line``, some element of every line along a dimension.
     """
 
-    __slots__ = ("gone", "least", "lines", "parts", "size", "whole")
+    __slots__ = ("least", "line", "parts", "size", "whole")
 
     def __init__(self, size: int) -> None:
         self.size, self.whole, self.least = size, False, 0
-        self.gone: dict[Part, None] = {}
         self.parts: dict[Part, None] = {}
-        self.lines: dict[tuple[Part, tuple[int, ...], tuple[int, ...]], int] = {}
+        self.line: tuple[int, Part, tuple[int, ...], tuple[int, ...]] | None = None
 
     @property
     def is_all(self) -> bool:
-        return self.whole and not self.gone
+        return self.whole and not self.parts
 
     def add(self, part: Part | None, nbytes: int) -> None:
-        """Want a part too, if it is known, and at least so many bytes."""
-        if self.whole:
-            self.gone = {each: None for each in self.gone if part is None or not part.has(each)}
-        elif nbytes >= self.size:
+        if nbytes >= self.size:
             self.become(whole=True)
+        elif self.whole:
+            self.parts = {each: None for each in self.parts if part is None or not part.has(each)}
         else:
             self.least = max(self.least, nbytes)
             if part is not None:
                 add_part(self.parts, part)
 
     def become(self, *, whole: bool, least: int = 0) -> None:
-        self.whole, self.least = whole, least
-        for each in (self.gone, self.parts, self.lines):
-            each.clear()
+        self.whole, self.least, self.parts, self.line = whole, least, {}, None
 
     def of(self, part: Part | None, tensor: TensorSpec) -> Wanted | None:
-        """What is wanted of a tensor in a part, or anywhere if that is not known; None where that is all of it."""
+        """Of a tensor in a part, or anywhere if that is not known; None where that is all of it."""
         if self.is_all or (self.whole and part is None):
             return None
         if part is None:
             nbytes = max(union_bytes(self.parts), self.least) + tensor.nbytes - self.size
             return Wanted(elements=max(0, nbytes) // tensor.item_bytes)
-        met = list(self.gone) if self.whole else [each for each in self.parts if each.meets(part)]
+        met = [each for each in self.parts if each.meets(part)]
         inside = union_bytes(met) + part.nbytes - union_bytes([*met, part])
         nbytes = part.nbytes - inside if self.whole else max(inside, self.least + part.nbytes - self.size)
         if nbytes >= part.nbytes:
@@ -180,18 +166,18 @@ class _Wants:
         known = [] if self.whole or len(met) > _MOST_PARTS else met
         axes = (axis for each in known if (axis := axis_of(each, part, tensor)))
         axis = max(axes, key=lambda axis: axis.elements(tensor), default=None)
-        line = self.lines.get((part, tensor.shape, strides_of(tensor)))
+        line = self.line[0] if self.line and self.line[1:] == (part, tensor.shape, strides_of(tensor)) else None
         return Wanted(axis, max(0, nbytes) // tensor.item_bytes, line)
 
     def overwrite(self, part: Part) -> None:
         if part.nbytes >= self.size:
             self.become(whole=False)
         elif self.whole:
-            add_part(self.gone, part)
-            if len(self.gone) > _MOST_PARTS:
-                self.become(whole=False, least=self.size - union_bytes(self.gone))
+            add_part(self.parts, part)
+            if len(self.parts) > _MOST_PARTS:
+                self.become(whole=False, least=self.size - union_bytes(self.parts))
         else:
-            self.lines.clear()
+            self.line = None
             self.least = max(0, self.least - part.nbytes)
             for each in [each for each in self.parts if each.meets(part)]:
                 del self.parts[each]
@@ -212,7 +198,7 @@ class _Storages:
         self._stays, self._local = bytearray(stays.tobytes()), bytearray(lifetimes.local.tobytes())
 
     def _of(self, storage: int, *, written: bool = False) -> _Wants:
-        """What is wanted of a storage; where this is its last touch, what the caller may still read."""
+        """Where this is its last touch, what the caller may still read."""
         wants = self._wants.get(storage)
         if wants is None:
             wants = self._wants[storage] = _Wants(self._sizes[storage])
@@ -223,7 +209,6 @@ class _Storages:
         return wants
 
     def touch_unknown(self, reads: Iterable[int], writes: Iterable[int]) -> None:
-        """A call is taken to read all that it touched, and to overwrite none of it."""
         for storage in writes:
             self._of(storage, written=True)
         for storage in reads:
@@ -232,9 +217,7 @@ class _Storages:
     def overwrite(
         self, kind: _Kind, writes: Sequence[int], parts: Mapping[int, Part]
     ) -> tuple[tuple[Wanted | None, ...], tuple[int, ...]]:
-        """What is wanted of each result, None of one that is wanted whole; and the bytes written of each, where what is
-        written over later counts. Nothing of it is wanted before.
-        """
+        """What is wanted of each result, None of one that is wanted whole, and the bytes written of each."""
         found, written = list[Wanted | None](), list(kind.fusion.written[: len(writes)])
         for place, (storage, tensor) in enumerate(zip(writes, kind.op.outputs, strict=False)):
             # a compiler leaves out further results that no op reads
@@ -251,7 +234,7 @@ class _Storages:
     def want(
         self, kind: _Kind, reads: Sequence[int], parts: Mapping[int, Part], asked: Sequence[Wanted | None]
     ) -> tuple[tuple[int, ...], dict[int, Part]]:
-        """Want what is asked of each input. Returns the bytes of it, and where they are a part, that."""
+        """The bytes of what is asked of each input, and where they are a part, that."""
         read, parts_read = [0] * len(reads), dict[int, Part]()
         for place, (ask, tensor) in enumerate(zip(asked, kind.op.inputs, strict=True)):
             if ask is None or ((wants := self._of(reads[place])).is_all and asked is kind.everything):
@@ -260,7 +243,7 @@ class _Storages:
             part, nbytes = kind.located(place, ask, base)
             wants.add(part, nbytes)
             if base is not None and ask.line is not None and not wants.whole:
-                wants.lines[base, tensor.shape, strides_of(tensor)] = ask.line
+                wants.line = ask.line, base, tensor.shape, strides_of(tensor)
             size = kind.fusion.read[place]
             if size < tensor.nbytes and kind.reads_all[place]:  # a mask: one byte an element
                 nbytes //= tensor.item_bytes

@@ -10,16 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rooflight.costs.cost import Needs
+from rooflight.costs.families.convolution import is_transposed
 from rooflight.costs.families.recurrent import weights_by_layer
-from rooflight.costs.registry import traits_of
 from rooflight.costs.rules import dims, integer, integers, names
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.fusion.parts import Axis
 
 _LABELLED: Final = frozenset(names("nll_loss_forward nll_loss2d_forward nll_loss nll_loss2d nll_loss_nd"))
-"""These pick the class that a label names."""
-
 _CONCATENATED: Final = frozenset(names("cat concat concatenate"))
 _STACKED: Final = frozenset(names("stack _stack"))
 
@@ -40,6 +38,7 @@ class Demand(NamedTuple):
     """
 
     op: OpSignature
+    needs: Needs
     place: int
     wanted: Wanted
     reads: tuple[int, ...]
@@ -74,26 +73,24 @@ def line_picked(op: OpSignature, place: int) -> int | None:
 
 def needed(demand: Demand) -> list[Wanted]:
     """By input, what a part of a result needs of it."""
-    op, wanted = demand.op, demand.wanted
-    needs = traits_of(op).part_needs
+    op, wanted, needs = demand.op, demand.wanted, demand.needs
     same_rank = needs is Needs.ROWS and len(demand.out.shape) == len(op.inputs[0].shape)
     if same_rank and wanted.line in _along(op):  # some element of each row
         return [all_of(tensor) for tensor in op.inputs]
     of_axis, found = _RULES.get(needs), list[Wanted]()
     for place, tensor in enumerate(op.inputs):
         axis = of_axis(demand, place, wanted.axis) if of_axis and wanted.axis else None
-        found.append(Wanted(axis, max(_anywhere(demand, needs, place), axis.elements(tensor) if axis else 0)))
+        found.append(Wanted(axis, max(_anywhere(demand, place), axis.elements(tensor) if axis else 0)))
     return found
 
 
-def _anywhere(demand: Demand, needs: Needs, place: int) -> int:
-    """How many elements of an input a part needs, wherever they lie: of most as many as if each of the input's serves
-    as few of the result as can be.
+def _anywhere(demand: Demand, place: int) -> int:
+    """How many elements of an input a part needs, wherever they lie: of most as many as if each serves as few of the
+    result as can be.
     """
-    read, results, elements = demand.reads[place], max(1, demand.out.numel), demand.wanted.elements
+    read, results, elements, needs = demand.reads[place], max(1, demand.out.numel), demand.wanted.elements, demand.needs
     # windows overlap, and which keys the queries see, or which weights steps use, is not known by number
-    known = needs not in (Needs.CONVOLVED, Needs.RECURRENT) and (needs is not Needs.ATTENDED or place not in (1, 2))
-    if not read or not known:
+    if needs in (Needs.CONVOLVED, Needs.RECURRENT) or (needs is Needs.ATTENDED and place in (1, 2)) or not read:
         return 0
     if needs is Needs.JOINED:  # what the rest of the result has no room for
         return max(0, elements - max(0, results - read))
@@ -104,12 +101,16 @@ def _anywhere(demand: Demand, needs: Needs, place: int) -> int:
 
 def work_needed(demand: Demand) -> float:
     """The share of an op's FLOPs that a part of its result takes."""
-    op, needs = demand.op, traits_of(demand.op).part_needs
+    op, needs = demand.op, demand.needs
     if needs is Needs.JOINED:
         return 0.0
     if needs is Needs.RECURRENT:
-        return _steps_needed(demand)
-    if needs is Needs.CONVOLVED and _is_transposed(op):
+        layers, axis = weights_by_layer(op), demand.wanted.axis
+        shares = _steps_needed(demand, axis) if axis and layers else None
+        if shares is None or not op.attribute("bidirectional"):
+            return shares[0] if shares else 0.0
+        return 1 - (layers[-2] * (1 - shares[0]) + layers[-1] * (1 - shares[1])) / sum(layers)
+    if needs is Needs.CONVOLVED and is_transposed(op):
         return 0.0  # how many products end outside is not known
     share = min(1.0, demand.wanted.elements / max(1, demand.out.numel))
     # row i of a causal attention sees i + 1 keys: the first of n rows in a row take least, less than their share
@@ -148,7 +149,7 @@ def _row(demand: Demand, place: int, axis: Axis) -> Axis | None:
         return _same_index(demand, place, axis) if out == shape else None
     if axis.dim not in along:
         return axis
-    return Axis(axis.dim, 0, axis.end) if traits_of(op).part_needs is Needs.SCAN else _whole(op.inputs[place])
+    return Axis(axis.dim, 0, axis.end) if demand.needs is Needs.SCAN else _whole(op.inputs[place])
 
 
 def _joined(demand: Demand, place: int, axis: Axis) -> Axis | None:
@@ -204,32 +205,27 @@ def _convolved(demand: Demand, place: int, axis: Axis) -> Axis | None:
     """x [B, Cin, in...], weight [Cout, Cin / g, k...] to [B, Cout, out...]."""
     op, out = demand.op, demand.out.shape
     x, weight = op.inputs[:2]
-    if len(out) != len(x.shape) or len(weight.shape) != len(out) or _is_transposed(op):
+    if len(out) != len(x.shape) or len(weight.shape) != len(out) or is_transposed(op):
         return None
     if axis.dim == 0:
         return _whole(op.inputs[place]) if place else axis
-    if axis.dim > 1:
-        return _whole(op.inputs[place]) if place > 1 else _under_windows(op, place, axis)
-    grouped = weight.shape[1] != x.shape[1]
-    return axis._replace(dim=0) if place else None if grouped else _whole(x)
+    if axis.dim == 1:
+        grouped = weight.shape[1] != x.shape[1]
+        return axis._replace(dim=0) if place else None if grouped else _whole(x)
+    under = _under_windows(op, axis) if place < 2 else None
+    takes_all_taps = place > 1 or (under is not None and under.length >= weight.shape[axis.dim])
+    return under if not place else _whole(op.inputs[place]) if takes_all_taps else None
 
 
-def _under_windows(op: OpSignature, place: int, axis: Axis) -> Axis | None:
-    """The indices of x under the windows of results, where none lie between two; the weights if a window is inside."""
+def _under_windows(op: OpSignature, axis: Axis) -> Axis | None:
+    """The indices of x under the windows of results, where none lie between two."""
     strides, padding, dilation = (_each(op, name) for name in ("stride", "padding", "dilation"))
     if not strides or not padding or any(each != 1 for each in dilation) or axis.repeats > 1:
         return None
     (x, weight), dim = op.inputs[:2], axis.dim
-    step, pad, taps, size = strides[dim - 2], padding[dim - 2], weight.shape[dim], x.shape[dim]
-    if place:
-        first, last = max(axis.first, -(-pad // step)), min(axis.end - 1, (size + pad - taps) // step)
-        return _whole(weight) if first <= last else None
-    first, end = max(0, axis.first * step - pad), min(size, (axis.end - 1) * step - pad + taps)
+    step, pad, taps = strides[dim - 2], padding[dim - 2], weight.shape[dim]
+    first, end = max(0, axis.first * step - pad), min(x.shape[dim], (axis.end - 1) * step - pad + taps)
     return Axis(dim, first, end - first) if first < end and step <= taps else None
-
-
-def _is_transposed(op: OpSignature) -> bool:
-    return bool(op.attribute("transposed")) or "transpose" in op.name
 
 
 def _each(op: OpSignature, setting: str) -> Sequence[int]:
@@ -238,47 +234,27 @@ def _each(op: OpSignature, setting: str) -> Sequence[int]:
 
 
 def _recurrent(demand: Demand, place: int, axis: Axis) -> Axis | None:
-    """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, the weights, and one way the first
-    states. Of last states [layers, B, H] it is known what the last layer takes.
-    """
-    op, one_way = demand.op, not demand.op.attribute("bidirectional")
-    steps, last_ways = _steps(demand, axis), _last_ways(demand, axis)
-    if not steps and not last_ways:
+    """x [T, B, I] (or batch first) up to the last step wanted, both ways all of it, and the weights."""
+    op, shares = demand.op, _steps_needed(demand, axis)
+    in_order = not demand.place and not op.attribute("bidirectional")  # and then from the first states on
+    if shares is None:
         return None
     if not place:
-        return Axis(axis.dim, 0, axis.end) if steps and one_way else _whole(op.inputs[0])
-    is_needed = one_way or last_ways != 1 if op.input_names[place] == "params" else one_way and steps
+        return Axis(axis.dim, 0, axis.end) if in_order else _whole(op.inputs[0])
+    is_needed = shares[0] > 0 if op.input_names[place] == "params" else in_order
     return _whole(op.inputs[place]) if is_needed else None
 
 
-def _steps(demand: Demand, axis: Axis) -> int:
-    """How many steps a recurrent network takes, if what is wanted are some of these; else 0."""
-    op, x = demand.op, demand.op.inputs[0].shape
-    is_steps = len(x) == 3 and not demand.place and axis.dim == (1 if op.attribute("batch_first") else 0)
-    return x[axis.dim] if is_steps else 0
-
-
-def _last_ways(demand: Demand, axis: Axis) -> int:
-    """Of how many ways of the last layer the last state is wanted, from its last way on."""
-    is_last = len(demand.op.inputs[0].shape) == 3 and demand.place and axis.dim == 0 and axis.end == demand.out.shape[0]
-    return min(axis.length, 2 if demand.op.attribute("bidirectional") else 1) if is_last else 0
-
-
-def _steps_needed(demand: Demand) -> float:
-    """Of the work of a recurrent network: all layers up to the last step wanted; both ways, of the last layer the steps
-    from each end.
+def _steps_needed(demand: Demand, axis: Axis) -> tuple[float, float] | None:
+    """The share of the steps that the last layer takes from the first on, and from the last back, for some of its
+    results or for its last states [layers, B, H]; None for others.
     """
-    layers, axis, both_ways = weights_by_layer(demand.op), demand.wanted.axis, demand.op.attribute("bidirectional")
-    if axis is None or not layers:
-        return 0.0
-    if ways := _last_ways(demand, axis):
-        return 1 - layers[-2] / sum(layers) if ways == 1 and both_ways else 1.0
-    steps = _steps(demand, axis)
-    if not steps:
-        return 0.0
-    until, since = axis.end / steps, 1 - axis.first / steps
-    unread = layers[-2:][0] * (1 - until) + layers[-1] * (1 - since)
-    return 1 - unread / sum(layers) if both_ways else until
+    op, x = demand.op, demand.op.inputs[0].shape
+    if len(x) == 3 and not demand.place and axis.dim == (1 if op.attribute("batch_first") else 0):
+        return axis.end / x[axis.dim], 1 - axis.first / x[axis.dim]
+    if len(x) == 3 and demand.place and axis.dim == 0 and axis.end == demand.out.shape[0]:
+        return float(axis.length > 1 or not op.attribute("bidirectional")), 1.0
+    return None
 
 
 _RULES: Final[dict[Needs, Callable[[Demand, int, Axis], Axis | None]]] = {

@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
-from rooflight.records.session import Session
+from rooflight.records.session import NOWHERE, Session, owners
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
+from rooflight.roofline.fusion.parts import Part, part_of
 
 _INDICES: Final = ("index", "indices", "target", "src")
 """Arguments that are read whole where others are read in part."""
@@ -158,3 +161,28 @@ def touched_by(session: Session, records: Iterable[int]) -> Iterator[tuple[int, 
     for record in records:
         reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
         yield record, signatures[record], reads, written_ids[written_offsets[record] : written_offsets[record + 1]]
+
+
+PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]
+"""By record, parts that it reads and parts that it writes, by place."""
+
+
+def partial_touches(session: Session) -> PartialTouches:
+    """By record, the parts that it reads and that it writes of storages that its tensors do not fill, by place."""
+    columns, found = session.columns, PartialTouches()
+    read = columns.read_ids, columns.read_offsets, columns.read_starts
+    written = columns.written_ids, columns.written_offsets, columns.written_starts
+    sides = [(*read, [op.inputs for op in session.signatures]), (*written, [op.outputs for op in session.signatures])]
+    for side, (ids, offsets, starts, tensors) in enumerate(sides):
+        records = owners(offsets)
+        signature, places = columns.signature[records], np.arange(len(ids)) - offsets[records]
+        counts = np.array([len(each) for each in tensors], dtype=np.int64)
+        # a call that touched other than its signature's tensors has none with a known place
+        fits = (np.diff(offsets)[records] == counts[signature]) & (starts != NOWHERE)
+        sizes = np.array([0 if t.packing else t.nbytes for each in tensors for t in each] or [0], dtype=np.int64)
+        taken = sizes[np.where(fits, (np.cumsum(counts) - counts)[signature] + places, 0)]
+        for row in np.flatnonzero(fits & (taken > 0) & (taken < session.storage_bytes[ids])).tolist():
+            part = part_of(int(starts[row]), tensors[signature[row]][places[row]])
+            if part is not None:
+                found.setdefault(int(records[row]), ({}, {}))[side][int(places[row])] = part
+    return found

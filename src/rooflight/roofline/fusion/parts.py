@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
 
-from rooflight.records.session import NOWHERE, Session, owners
-from rooflight.records.tensor import TensorSpec
+from rooflight.records.tensor import TensorSpec, contiguous_strides
 
 _MOST_RUNS: Final = 1 << 20
 
@@ -128,13 +127,7 @@ def axis_of(part: Part, whole: Part, tensor: TensorSpec) -> Axis | None:
 
 def strides_of(tensor: TensorSpec) -> tuple[int, ...]:
     """A tensor's strides, in elements, those of a contiguous one too."""
-    if tensor.strides is not None:
-        return tensor.strides
-    strides, step = list[int](), 1
-    for size in reversed(tensor.shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
+    return tuple(contiguous_strides(tensor.shape)) if tensor.strides is None else tensor.strides
 
 
 def union_bytes(parts: Collection[Part]) -> int:
@@ -178,51 +171,3 @@ def add_part(parts: dict[Part, None], part: Part) -> None:
         parts.popitem()
         part = first._replace(length=length)
     parts[part] = None
-
-
-Touch = tuple[int, Part | None]
-"""How many bytes a call touched of a storage, and their part where that is known."""
-
-
-def least_bytes(touches: Collection[Touch]) -> int:
-    """Bytes that several touches of one storage cover together: the least it can be."""
-    known = [part for size, part in touches if part is not None and part.nbytes == size]
-    return max([union_bytes(known), *(size for size, _ in touches)])
-
-
-def visible_bytes(writes: Sequence[Touch]) -> list[int]:
-    """Of each of several writes to one storage, oldest first, how many of its bytes the later ones surely left there."""
-    found, later, unplaced = list[int](), dict[Part, None](), 0
-    for size, part in reversed(writes):
-        covered = union_bytes(later)
-        is_placed = part is not None and size == part.nbytes
-        if part is not None and is_placed:
-            add_part(later, part)
-        found.append(max(0, (union_bytes(later) - covered if is_placed else size - covered) - unplaced))
-        unplaced += 0 if is_placed else size
-    return found[::-1]
-
-
-PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]
-"""By record, parts that it reads and parts that it writes, by place."""
-
-
-def partial_touches(session: Session) -> PartialTouches:
-    """By record, the parts that it reads and that it writes of storages that its tensors do not fill, by place."""
-    columns, found = session.columns, PartialTouches()
-    read = columns.read_ids, columns.read_offsets, columns.read_starts
-    written = columns.written_ids, columns.written_offsets, columns.written_starts
-    sides = [(*read, [op.inputs for op in session.signatures]), (*written, [op.outputs for op in session.signatures])]
-    for side, (ids, offsets, starts, tensors) in enumerate(sides):
-        records = owners(offsets)
-        signature, places = columns.signature[records], np.arange(len(ids)) - offsets[records]
-        counts = np.array([len(each) for each in tensors], dtype=np.int64)
-        # a call that touched other than its signature's tensors has none with a known place
-        fits = (np.diff(offsets)[records] == counts[signature]) & (starts != NOWHERE)
-        sizes = np.array([0 if t.packing else t.nbytes for each in tensors for t in each] or [0], dtype=np.int64)
-        taken = sizes[np.where(fits, (np.cumsum(counts) - counts)[signature] + places, 0)]
-        for row in np.flatnonzero(fits & (taken > 0) & (taken < session.storage_bytes[ids])).tolist():
-            part = part_of(int(starts[row]), tensors[signature[row]][places[row]])
-            if part is not None:
-                found.setdefault(int(records[row]), ({}, {}))[side][int(places[row])] = part
-    return found

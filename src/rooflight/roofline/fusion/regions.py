@@ -27,8 +27,8 @@ from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Session
 from rooflight.roofline.fusion.graph import OpGraph, Region
 from rooflight.roofline.fusion.narrowing import narrowed_calls
-from rooflight.roofline.fusion.ops import op_fusion_of, touched_by
-from rooflight.roofline.fusion.parts import Part, partial_touches, union_bytes
+from rooflight.roofline.fusion.ops import op_fusion_of, partial_touches, touched_by
+from rooflight.roofline.fusion.parts import Part, union_bytes
 
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""

@@ -160,8 +160,3 @@ def are_strides(listed: Any) -> bool:
     if not isinstance(listed, list) or len(listed) > _MOST_DIMS:
         return False
     return all(isinstance(each, int) and 0 <= each <= _MOST_ELEMENTS for each in listed)
-
-
-def contiguous_strides(dims: Sequence[int]) -> list[int]:
-    """The strides, in elements, of a contiguous tensor of a shape."""
-    return [prod(max(size, 1) for size in dims[index + 1 :]) for index in range(len(dims))]

@@ -23,9 +23,9 @@ from rooflight.costs.registry import traits_of
 from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import UNSHARED, TensorSpec
+from rooflight.records.tensor import UNSHARED, TensorSpec, contiguous_strides
 from rooflight.traces.file.trace import HostArgs, Trace
-from rooflight.traces.ops.arguments import DTYPES, LIST, NUMBERS, contiguous_strides, is_shape
+from rooflight.traces.ops.arguments import DTYPES, LIST, NUMBERS, is_shape
 
 _FITS: Final = 0.9
 """The least share of the ops with a number whose node must have their name."""

@@ -21,7 +21,7 @@ from rooflight.capture.record.dispatch import is_composite
 from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.recorder import record
 from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, LEAST_PAIRS, AttributeValue, OpSignature
-from rooflight.records.tensor import UNSHARED, TensorSpec
+from rooflight.records.tensor import UNSHARED, TensorSpec, contiguous_strides
 from rooflight.traces.file.trace import HostArgs
 from rooflight.traces.ops.arguments import (
     DTYPES,
@@ -31,7 +31,6 @@ from rooflight.traces.ops.arguments import (
     Arguments,
     CannotRebuild,
     are_strides,
-    contiguous_strides,
     is_shape,
     parsed,
 )
