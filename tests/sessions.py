@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from hypothesis import strategies as st
 
 from rooflight.records import assembly as from_records
 from rooflight.records.record import Direction, ModuleEntry, OpRecord
@@ -41,6 +42,19 @@ class Call:
             parent=None if self.parent == NO_PARENT else self.parent,
             times_s=times_s,
         )
+
+
+def programs_of(*ops: OpSignature, most: int = 30) -> st.SearchStrategy[list[Call]]:
+    """Programs of these operations, anywhere."""
+    calls = st.builds(
+        Call,
+        op=st.sampled_from(ops),
+        module=st.sampled_from(["", "a", "a.b"]),
+        layer=st.just(""),
+        phase=st.sampled_from(["", "p", "q"]),
+        direction=st.sampled_from(list(Direction)),
+    )
+    return st.lists(calls, max_size=most)
 
 
 def session_of(

@@ -89,6 +89,15 @@ class Ticking:
         return found
 
 
+def times(
+    outside: int = 0, forward: Mapping[str, int] | None = None, backward: Mapping[str, int] | None = None
+) -> Seconds:
+    """Whole seconds outside modules and of modules, as a timer finds them."""
+    found = {("", FORWARD): outside} if outside else {}
+    found |= {(module, FORWARD): seconds for module, seconds in (forward or {}).items()}
+    return found | {(module, BACKWARD): seconds for module, seconds in (backward or {}).items()}
+
+
 class Block(nn.Module):
     """1 s, a, 10 s, b, 100 s; backward twice that."""
 
@@ -101,6 +110,11 @@ class Block(nn.Module):
         x = self.a(tick(x, self.clock, 1, 2))
         x = self.b(tick(x, self.clock, 10, 20))
         return tick(x, self.clock, 100, 200)
+
+
+BLOCK_FORWARD = {"Block": 111, "a": 3, "b": 4}
+BLOCK_BACKWARD = {"Block": 222, "a": 5, "b": 7}
+"""Of ``block``, when it is the whole model."""
 
 
 def block(ticking: Ticking) -> Block:

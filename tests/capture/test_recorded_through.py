@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from tracked import CPU
 
 import rooflight as rl
-from rooflight import LayerSOLHooks, sol_profile
+from rooflight import sol_profile
 from rooflight.records.record import Direction
 
 ROWS, WIDTH = 6, 8
@@ -213,29 +213,3 @@ def test_a_compiled_step_is_recorded_as_the_eager_one_and_runs_compiled_again(in
     assert counters["stats"]["unique_graphs"] == graphs == 1
     assert not counters["graph_break"]
     assert torch._dynamo.eval_frame._stance.stance == "default"
-
-
-@pytest.mark.usefixtures("fresh_dynamo")
-@pytest.mark.parametrize("in_place", [True, False])
-def test_layers_of_a_compiled_model_are_those_it_was_compiled_from(in_place):
-    model = net()
-    compiled: Any = model
-    if in_place:
-        model.compile(backend="aot_eager", fullgraph=True)
-    else:
-        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    hooks = LayerSOLHooks(compiled, CPU).attach()
-    for _ in range(4):
-        model.zero_grad()
-        compiled(x()).sum().backward()
-        hooks.step()
-    hooks.detach()
-    groups = {group.name: group for group in hooks.analysis.by("layer")}
-    assert groups["Linear"].matrix_flops == 6 * LINEAR
-    assert groups["Tanh"].calls > 0
-    # compiled, they run as one: it has the time of all, and the bounds of all
-    rows = {row.name: row for row in hooks.report().data.step.by_layer}
-    assert rows["Net"].matrix_flops == 6 * LINEAR
-    assert rows["Net"].measured_s > 0
-    assert counters["stats"]["unique_graphs"] == 1
-    assert not counters["graph_break"]

@@ -6,7 +6,20 @@ from typing import Any
 import pytest
 import torch
 from recorded_model import built, in_thread
-from ticking import BACKWARD, FORWARD, OPTIMIZER, Block, Leaf, Ticking, block, tick, x
+from ticking import (
+    BACKWARD,
+    BLOCK_BACKWARD,
+    BLOCK_FORWARD,
+    FORWARD,
+    OPTIMIZER,
+    Block,
+    Leaf,
+    Ticking,
+    block,
+    tick,
+    times,
+    x,
+)
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -26,17 +39,12 @@ def test_nested_modules_and_what_lies_between_them(ticking):
         loss.backward()
         clock.advance(16000)
         seconds = ticking.seconds(timer)
-    assert seconds == {
-        OUTSIDE: 1000 + 2000 + 4000 + 8000 + 16000,  # the loss's backward too: no module made it
-        ("0", FORWARD): 111,  # 1 + 10 + 100
-        ("0.a", FORWARD): 3,
-        ("0.b", FORWARD): 4,
-        ("1", FORWARD): 11,
-        ("0", BACKWARD): 222,  # 2 + 20 + 200
-        ("0.a", BACKWARD): 5,
-        ("0.b", BACKWARD): 7,
-        ("1", BACKWARD): 13,
-    }
+    # the loss's backward is outside too: no module made it; 0 ticks 1 + 10 + 100 and 2 + 20 + 200
+    assert seconds == times(
+        1000 + 2000 + 4000 + 8000 + 16000,
+        forward={"0": 111, "0.a": 3, "0.b": 4, "1": 11},
+        backward={"0": 222, "0.a": 5, "0.b": 7, "1": 13},
+    )
 
 
 def test_each_step_begins_anew(ticking):
@@ -57,13 +65,8 @@ def test_what_runs_between_two_models_belongs_to_neither(ticking):
         hidden = nets["encoder"](tick(x(), clock, 10, 20))
         nets["decoder"](tick(hidden, clock, 100, 200)).sum().backward()
         seconds = ticking.seconds(timer)
-    assert seconds == {
-        OUTSIDE: 110 + 220,  # forward 10 + 100, their backward 20 + 200
-        ("encoder", FORWARD): 1,
-        ("encoder", BACKWARD): 2,
-        ("decoder", FORWARD): 3,
-        ("decoder", BACKWARD): 5,
-    }
+    # outside: forward 10 + 100, their backward 20 + 200
+    assert seconds == times(110 + 220, {"encoder": 1, "decoder": 3}, {"encoder": 2, "decoder": 5})
 
 
 def test_a_module_that_calls_itself(ticking):
@@ -77,7 +80,7 @@ def test_a_module_that_calls_itself(ticking):
         net(x(), 2).sum().backward()
         seconds = ticking.seconds(timer)
     # two levels: 1 + 2 = 3 calls of Tree that tick, 4 leaves
-    assert seconds == {("Tree", FORWARD): 3, ("leaf", FORWARD): 12, ("Tree", BACKWARD): 6, ("leaf", BACKWARD): 20}
+    assert seconds == times(0, {"Tree": 3, "leaf": 12}, {"Tree": 6, "leaf": 20})
 
 
 def test_a_module_called_twice_and_one_with_two_names(ticking):
@@ -87,7 +90,7 @@ def test_a_module_called_twice_and_one_with_two_names(ticking):
         assert timer.paths == ("Sequential", "0", "0.a")  # the first name counts
         leaf(net(x())).sum().backward()
         seconds = ticking.seconds(timer)
-    assert seconds == {("0", FORWARD): 111, ("0.a", FORWARD): 9, ("0", BACKWARD): 222, ("0.a", BACKWARD): 15}
+    assert seconds == times(0, {"0": 111, "0.a": 9}, {"0": 222, "0.a": 15})
 
 
 OUTPUTS = {
@@ -107,17 +110,11 @@ def test_modules_that_return_several_things(ticking, kind):
         values = out.values() if isinstance(out, dict) else out
         return tick(next(value for value in values if isinstance(value, torch.Tensor)), ticking.clock, 1, 2)
 
-    with ticking.attached(
-        net := built(forward_outer, "Outer", net=built(forward, "Net", leaf=Leaf(ticking.clock, 3, 5)))
-    ) as timer:
+    net = built(forward_outer, "Outer", net=built(forward, "Net", leaf=Leaf(ticking.clock, 3, 5)))
+    with ticking.attached(net) as timer:
         net(x()).sum().backward()
         seconds = ticking.seconds(timer)
-    assert seconds == {
-        ("Outer", FORWARD): 1,
-        ("net.leaf", FORWARD): 3,
-        ("Outer", BACKWARD): 2,
-        ("net.leaf", BACKWARD): 5,
-    }
+    assert seconds == times(0, {"Outer": 1, "net.leaf": 3}, {"Outer": 2, "net.leaf": 5})
 
 
 @pytest.mark.parametrize("output", [None, 7, "text", (), {}, [[]], object()])
@@ -166,7 +163,7 @@ def test_without_gradients_nothing_is_hooked(ticking):
             with mode:
                 out = net(x())
             assert out._backward_hooks is None
-            assert ticking.seconds(timer) == {("Block", FORWARD): 111, ("a", FORWARD): 3, ("b", FORWARD): 4}
+            assert ticking.seconds(timer) == times(0, BLOCK_FORWARD)
 
 
 def test_frozen_parameters(ticking):
@@ -176,13 +173,7 @@ def test_frozen_parameters(ticking):
         net(x().detach()).sum().backward()
         seconds = ticking.seconds(timer)
     # a and what comes before it have no backward pass, nor has what lies between a and b
-    assert seconds == {
-        ("Block", FORWARD): 111,
-        ("a", FORWARD): 3,
-        ("b", FORWARD): 4,
-        ("Block", BACKWARD): 200,
-        ("b", BACKWARD): 7,
-    }
+    assert seconds == times(0, BLOCK_FORWARD, {"Block": 200, "b": 7})
 
 
 # -- running a part again ----------------------------------------------------------------------------------------------
@@ -199,18 +190,13 @@ def test_a_checkpoint_runs_its_modules_forward_again_in_the_backward_pass(tickin
         ticking.clock.advance(20000)
         spans = ticking.cut(timer)
     seconds = {(place.module, place.direction): round(length) for place, length in spans.seconds.items()}
-    assert seconds == {
-        # twice; the newer kind of checkpoint stops when it has what the backward pass needs: the input of b's tick
-        ("inside", FORWARD): 222 if reentrant else 111 + 11,
-        ("inside.a", FORWARD): 6,
-        ("inside.b", FORWARD): 8 if reentrant else 4,
-        ("head", FORWARD): 1000,
-        ("head", BACKWARD): 3000,
-        ("inside", BACKWARD): 222,
-        ("inside.a", BACKWARD): 5,
-        ("inside.b", BACKWARD): 7,
-        OUTSIDE: 20000,
-    }
+    # forward twice; the newer kind of checkpoint stops when it has what backward needs: the input of b's tick
+    inside, b = (222, 8) if reentrant else (111 + 11, 4)
+    assert seconds == times(
+        20000,
+        forward={"inside": inside, "inside.a": 6, "inside.b": b, "head": 1000},
+        backward={"head": 3000, "inside": 222, "inside.a": 5, "inside.b": 7},
+    )
     # what the checkpoint runs again is no call of the program's
     assert [event for event in spans.events if not isinstance(event, tuple)] == ["", "backward"]
     assert len(spans.events) == 3
@@ -286,16 +272,8 @@ def test_a_closure_runs_its_modules_inside_the_optimizer(ticking):
         optimizer.step(closure)
         ticking.clock.advance(1000)
         seconds = ticking.seconds(timer)
-    assert seconds == {
-        ("Block", FORWARD): 111,
-        ("a", FORWARD): 3,
-        ("b", FORWARD): 4,
-        ("Block", BACKWARD): 222,
-        ("a", BACKWARD): 5,
-        ("b", BACKWARD): 7,
-        ("", OPTIMIZER): 7,
-        OUTSIDE: 1000 + 30000,  # what the closure computes is no part of the optimizer
-    }
+    # what the closure computes is no part of the optimizer
+    assert seconds == times(1000 + 30000, BLOCK_FORWARD, BLOCK_BACKWARD) | {("", OPTIMIZER): 7}
 
 
 def test_an_optimizer_that_steps_inside_the_backward_pass(ticking):
@@ -410,4 +388,4 @@ def test_another_thread_that_runs_the_model_is_not_timed(ticking):
         in_thread(other)
         assert ticking.seconds(timer) == {("a", FORWARD): 3, OUTSIDE: 352 + 5}
         net(x())
-        assert ticking.seconds(timer) == {("Block", FORWARD): 111, ("a", FORWARD): 3, ("b", FORWARD): 4}
+        assert ticking.seconds(timer) == times(0, BLOCK_FORWARD)

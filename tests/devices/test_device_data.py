@@ -91,29 +91,27 @@ def test_a_link_of_unknown_speed_leaves_the_fastest_unknown():
     assert devices.get("l4").link_bytes_per_s == 31.508e9  # 16 lanes × 16 GT/s × 128/130 / 8
 
 
-@pytest.mark.parametrize("name", ["P100-PCIE-16GB", "P100-SXM2-16GB"])
-def test_p100_arithmetic(name):
-    p100 = devices.get(name)
-    # 56 SM × 64 cores × 2 FLOPs × clock
-    assert p100.vector_peak("float32") == pytest.approx(56 * 64 * 2 * p100.boost_clock_mhz * 1e6, rel=0.002)
-    assert p100.matrix_peak("fp16") == pytest.approx(2 * p100.vector_peak("float32"), rel=0.002)
+# cores or compute units times FLOPs of one per clock, and the clock where the file does not have it
+ARITHMETIC = {
+    ("P100-PCIE-16GB", "vector float32"): (56 * 64 * 2, None),
+    ("P100-PCIE-16GB", "matrix float16"): (56 * 64 * 4, None),
+    ("P100-SXM2-16GB", "vector float32"): (56 * 64 * 2, None),
+    ("P100-SXM2-16GB", "matrix float16"): (56 * 64 * 4, None),
+    ("P4", "vector float32"): (20 * 128 * 2, 1114),
+    ("P4", "matrix int8"): (20 * 128 * 8, 1114),
+    ("AMD Instinct MI100", "vector float32"): (120 * 128, 1502),
+    ("AMD Instinct MI100", "matrix float32"): (120 * 256, 1502),
+    ("AMD Instinct MI100", "matrix float16"): (120 * 1024, 1502),
+    ("AMD Instinct MI100", "matrix bfloat16"): (120 * 512, 1502),
+}
 
 
-def test_p4_arithmetic():
-    p4 = devices.get("P4")
-    assert p4.vector_peak("float32") == pytest.approx(20 * 128 * 2 * 1114e6, rel=0.002)
-    assert p4.matrix_peak("int8") == pytest.approx(4 * p4.vector_peak("float32"), rel=0.002)
-
-
-def test_mi100_arithmetic():
-    mi100 = devices.get("AMD Instinct MI100")
-    for peak, flops_per_clock in (
-        (mi100.vector_peak("float32"), 128),
-        (mi100.matrix_peak("float32"), 256),
-        (mi100.matrix_peak("fp16"), 1024),
-        (mi100.matrix_peak("bf16"), 512),
-    ):
-        assert peak == pytest.approx(120 * flops_per_clock * 1502e6, rel=0.002)
+@pytest.mark.parametrize(("name", "peak"), ARITHMETIC)
+def test_peaks_are_units_times_clock(name, peak):
+    device, (unit, dtype) = devices.get(name), peak.split()
+    flops, clock_mhz = ARITHMETIC[name, peak]
+    found = device.matrix_peak(dtype) if unit == "matrix" else device.vector_peak(dtype)
+    assert found == pytest.approx(flops * (clock_mhz or device.boost_clock_mhz) * 1e6, rel=0.002)
 
 
 def test_every_device_says_where_its_figures_come_from():

@@ -31,49 +31,34 @@ CALIBRATED = PRINTED.with_calibration(MEASURED)
 def test_calibration_makes_a_new_device():
     assert CALIBRATED.calibrated is MEASURED
     assert PRINTED.calibrated is None
+    assert CALIBRATED.dram_bytes_per_s == 30  # measured below the datasheet
 
 
-def test_each_peak_is_the_higher_of_datasheet_and_calibration():
-    assert PRINTED.matrix_peak("fp16") == 100
-    assert CALIBRATED.matrix_peak("fp16") == 110  # measured above the datasheet
-    assert CALIBRATED.matrix_peak("bf16") == 100  # measured below it
-    assert CALIBRATED.dram_bytes_per_s == 30
+HALF = device(datasheet=Roofs(source="", vector_flops_per_s={"float32": 20.0, "float16": 40.0}))
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "bfloat16", "torch.bfloat16"])
-def test_a_peak_is_found_by_any_name_of_its_dtype(dtype):
-    assert PRINTED.matrix_peak(dtype) == 100
-
-
-def test_every_float8_layout_has_the_float8_peak():
-    assert PRINTED.matrix_peak("fp8") == PRINTED.matrix_peak("float8_e5m2") == 200
-
-
-def test_wide_products_run_on_vector_units_where_no_matrix_rate_is_listed():
-    assert PRINTED.matrix_peak("float32") == 20
-    assert PRINTED.matrix_peak("float64") == 10
-    assert PRINTED.matrix_peak("complex64") == 20
-    assert CALIBRATED.matrix_peak("float32") == 20  # a measured product of 18 does not lower the unit's 20
-
-
-def test_other_products_without_a_matrix_rate_are_unknown():
-    assert PRINTED.matrix_peak("tf32") is None
-    assert PRINTED.matrix_peak("int8") is None
-    assert PRINTED.matrix_peak("int64") is None
-
-
-def test_narrow_formats_have_the_float32_vector_peak():
-    for dtype in ("bf16", "fp16", "fp8", "int8", "int64", "bool", "tf32"):
-        assert PRINTED.vector_peak(dtype) == 20
-    assert PRINTED.vector_peak("float64") == 10
-    assert PRINTED.vector_peak("complex128") == 10
-
-
-def test_a_vector_peak_of_its_own_is_used_where_it_is_known():
-    half = Roofs(source="", vector_flops_per_s={"float32": 20.0, "float16": 40.0})
-    assert device(datasheet=half).vector_peak("fp16") == 40
-    assert CALIBRATED.vector_peak("bf16") == 20  # max(datasheet's float32 20, measured bfloat16 14)
-    assert device(datasheet=half).vector_peak("float64") is None
+@pytest.mark.parametrize(
+    ("spec", "unit", "peaks"),
+    [
+        # the higher of datasheet and calibration: measured above the datasheet, and below it
+        (CALIBRATED, "matrix", {"fp16": 110, "bf16": 100}),
+        # by any name of a dtype, and of every layout of float8
+        (PRINTED, "matrix", {"fp16": 100, "bf16": 100, "bfloat16": 100, "torch.bfloat16": 100}),
+        (PRINTED, "matrix", {"fp8": 200, "float8_e5m2": 200}),
+        # wide products run on vector units where no matrix rate is listed; a product measured at 18 lowers no unit
+        (PRINTED, "matrix", {"float32": 20, "float64": 10, "complex64": 20}),
+        (CALIBRATED, "matrix", {"float32": 20}),
+        # other products without a matrix rate are unknown
+        (PRINTED, "matrix", {"tf32": None, "int8": None, "int64": None}),
+        # narrow formats have the float32 vector peak, unless one of their own is known
+        (PRINTED, "vector", dict.fromkeys(("bf16", "fp16", "fp8", "int8", "int64", "bool", "tf32"), 20)),
+        (PRINTED, "vector", {"float64": 10, "complex128": 10}),
+        (HALF, "vector", {"fp16": 40, "float64": None}),
+        (CALIBRATED, "vector", {"bf16": 20}),  # max(datasheet's float32 20, measured bfloat16 14)
+    ],
+)
+def test_peaks(spec, unit, peaks):
+    assert {dtype: getattr(spec, f"{unit}_peak")(dtype) for dtype in peaks} == peaks
 
 
 def test_memory_merges_caches_by_name_and_main_memory_by_place():

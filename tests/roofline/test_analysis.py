@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 from builders import op, spec
 from hypothesis import given
-from hypothesis import strategies as st
-from sessions import Call, session_of
+from sessions import Call, programs_of, session_of
 
 from rooflight.devices import get
 from rooflight.records.record import Direction
@@ -136,17 +135,7 @@ def test_an_in_place_write_does_not_make_a_standing_storage_temporary():
     assert (memory.standing_bytes, memory.peak_bytes) == (64, 64)
 
 
-calls = st.builds(
-    Call,
-    op=st.sampled_from([MM, ADD, VIEW, ODD]),
-    module=st.sampled_from(["", "a", "a.b"]),
-    layer=st.just(""),
-    phase=st.sampled_from(["", "p", "q"]),
-    direction=st.sampled_from(list(Direction)),
-)
-
-
-@given(st.lists(calls, max_size=30))
+@given(programs_of(MM, ADD, VIEW, ODD))
 def test_parts_sum_to_the_whole(program):
     analysis = analyze(session_of(program), H100)
     totals = analysis.totals

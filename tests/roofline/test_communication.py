@@ -71,18 +71,6 @@ def joined(ranks: int, latency_s: float = 0.0) -> Topology:
     return Topology(nodes=1, ranks_per_node=ranks, interconnect=interconnect)
 
 
-def test_latency_is_paid_by_hop():
-    # 2 * 7 hops, 2 * 7 / 8 of 8 MB over 1 GB/s
-    assert ring_s(CollectiveKind.ALL_REDUCE, 8e6, joined(8, 1e-6)) == pytest.approx(14e-6 + 14e-3)
-    assert ring_s(CollectiveKind.ALL_GATHER, 8e6, joined(8, 1e-6)) == pytest.approx(7e-6 + 7e-3)
-    assert ring_s(CollectiveKind.SEND, 8e6, joined(8, 1e-6)) == pytest.approx(1e-6 + 8e-3)
-    assert tree_s(CollectiveKind.ALL_REDUCE, 8e6, joined(8, 1e-6)) == pytest.approx(2 * (3e-6 + 8e-3))
-    assert tree_s(CollectiveKind.BROADCAST, 8e6, joined(8, 1e-6)) == pytest.approx(3e-6 + 8e-3)
-    assert tree_s(CollectiveKind.ALL_GATHER, 8e6, joined(8)) is None
-    alone = joined(1, 1.0)
-    assert ring_s(CollectiveKind.ALL_REDUCE, 8e6, alone) == tree_s(CollectiveKind.ALL_REDUCE, 8e6, alone) == 0
-
-
 @given(KINDS, RANKS, SIZES, st.floats(0, 1e-3))
 def test_the_bytes_of_the_bound_are_no_more_than_any_algorithm_needs(kind, ranks, size, latency):
     bound = bus_factor(kind, ranks) * size / LINK

@@ -9,12 +9,11 @@ from builders import op, spec
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from sessions import Call, session_of
+from sessions import Call, programs_of, session_of
 
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.estimate import Estimate, Source
-from rooflight.records.record import Direction
 from rooflight.records.signature import OpSignature
 from rooflight.reporting.console import print_report
 from rooflight.reporting.json import render_json
@@ -322,14 +321,6 @@ def test_ranks_show_what_each_is_predicted_to_take():
     assert "predicted" not in {spread.name for spread in plain.data.spreads}
 
 
-calls = st.builds(
-    Call,
-    op=st.sampled_from([MM, BMM, ADD, VIEW, ODD]),
-    module=st.sampled_from(["", "a", "a.b"]),
-    layer=st.just(""),
-    phase=st.sampled_from(["", "p", "q"]),
-    direction=st.sampled_from(list(Direction)),
-)
 slowdowns = st.builds(
     lambda low, middle, high, extrapolated, source: (low, low * middle, low * middle * high, extrapolated, source),
     st.floats(1, 10),
@@ -340,7 +331,7 @@ slowdowns = st.builds(
 )
 
 
-@given(st.lists(calls, max_size=30), st.tuples(slowdowns, slowdowns, slowdowns))
+@given(programs_of(MM, BMM, ADD, VIEW, ODD), st.tuples(slowdowns, slowdowns, slowdowns))
 def test_parts_sum_to_the_whole_and_none_beats_its_bound(program, factors):
     session = session_of(program)
     bounds = {each.signature: each.bound for each in analyze(session, H100).operations}

@@ -7,6 +7,7 @@ import weakref
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 from tracked import CPU, Model, hooks_of, loss_of, tokens
 
 import rooflight as rl
@@ -228,25 +229,33 @@ def test_spans_and_structure_speak_of_the_same_modules():
     assert linear.measured_s > 0
 
 
-def test_a_compiled_model_has_the_work_of_the_one_it_wraps():
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_compiled_model_has_the_work_of_the_one_it_wraps(in_place):
     torch._dynamo.reset()
+    counters.clear()
     model = Model()
     with sol_profile(model, CPU) as eager:
         train(model)
-    compiled = torch.compile(model, backend="eager")
+    compiled = model
+    if in_place:
+        model.compile(backend="aot_eager", fullgraph=True)
+    else:
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     hooks = LayerSOLHooks(compiled, CPU).attach()
-    for _ in range(3):
+    for _ in range(4):
         train(compiled)
         hooks.step()
-    totals = hooks.analysis.totals
+    totals, groups = hooks.analysis.totals, {group.name: group for group in hooks.analysis.by("layer")}
     hooks.detach()
-    assert (totals.matrix_flops, totals.bytes_moved) == (
-        eager.analysis.totals.matrix_flops,
-        eager.analysis.totals.bytes_moved,
-    )
+    assert totals.matrix_flops == eager.analysis.totals.matrix_flops
+    assert totals.bytes_moved == eager.analysis.totals.bytes_moved
+    assert groups["Linear"].matrix_flops == 3 * linear_flops(8)
+    # compiled, its parts run as one: that has the time of all, and the bounds of all
     rows = {row.name: row for row in hooks.report().data.step.by_layer}
-    assert rows["Model"].matrix_flops == 3 * linear_flops(8)  # one row: its parts are compiled into one
+    assert rows["Model"].matrix_flops == 3 * linear_flops(8)
     assert rows["Model"].measured_s > 0
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
     torch._dynamo.reset()
 
 
