@@ -253,13 +253,9 @@ def _environment(owned: Ownership) -> dict[str, str]:
 
 def _rank(info: Mapping[str, Any]) -> dict[str, str]:
     known = {key: info.get(key) for key in ("rank", "world_size")}
-    facts = {key: str(number) for key, number in known.items() if _is_number(number)}
+    facts = {key: str(number) for key, number in known.items() if type(number) is int and number >= 0}
     backend = info.get("backend")
     return facts | ({"backend": backend} if isinstance(backend, str) and backend else {})
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _float32_setting(owned: Ownership) -> dict[str, str]:

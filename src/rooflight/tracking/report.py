@@ -188,9 +188,6 @@ def scalars_of(step: ObservedStep) -> dict[str, float]:
         scalars |= {f"{prefix}/{name}/seconds": length for name, length in step.seconds_by[key].items()}
         if structure is not None and timed:
             places = time_by_place(structure.timed, key, step.seconds_by[key]).places
-            scalars |= {
-                f"{prefix}/{place.name}/efficiency": place.efficiency
-                for place in places
-                if place.efficiency is not None
-            }
+            known = {place.name: place.efficiency for place in places if place.efficiency is not None}
+            scalars |= {f"{prefix}/{name}/efficiency": efficiency for name, efficiency in known.items()}
     return scalars

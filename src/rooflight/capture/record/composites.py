@@ -176,7 +176,9 @@ class Composites:
         if task != self._task:
             self._task = task
             self._creates_graph.setdefault(task, torch.is_grad_enabled())
-        if sequence == NO_SEQUENCE or self._recomputes():
+        # a checkpoint runs its forward again, with gradients enabled, under the node that needs the result
+        recomputes = torch.is_grad_enabled() and not self._creates_graph[self._task]
+        if sequence == NO_SEQUENCE or recomputes:
             # gradients are accumulated in between, whenever one is ready; ops that a checkpoint runs again are forward
             self._in_region = False
             return
@@ -229,10 +231,6 @@ class Composites:
             writes = _of_sizes([tensor.nbytes for tensor in op.outputs], touched.left, tape.storage_bytes) or writes
         parent = tape.append(op, self._context, reads, writes)
         tape.adopt(children, parent)
-
-    def _recomputes(self) -> bool:
-        """Whether a checkpoint runs its forward again, with gradients enabled, under the node that needs the result."""
-        return torch.is_grad_enabled() and not self._creates_graph[self._task]
 
     def _region_of(self, sequence: int) -> _Region | None:
         index = bisect_right(self._starts, sequence) - 1

@@ -306,11 +306,9 @@ def _special_handler(func: Any) -> str | None:
         return None
     if func.namespace == "profiler":
         return "_run_mark"
-    return "_run_unseen" if _is_question(func._schema.name) else "_run_decomposed" if is_composite(func) else None
-
-
-def _is_question(name: str) -> bool:
-    return name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
+    name = func._schema.name
+    computes_nothing = name.startswith(("prim::", "aten::sym_")) or name in _QUESTIONS
+    return "_run_unseen" if computes_nothing else "_run_decomposed" if is_composite(func) else None
 
 
 def is_composite(func: torch._ops.OpOverload) -> bool:

@@ -185,9 +185,9 @@ class LifetimeTape(Tape):
         with_grad = np.searchsorted(switches, np.arange(len(session)), side="right") % 2 == 1
         kind = self._kinds(session, made, freed, with_grad)
         _add_in_place(session, made, freed, with_grad)
-        lifetimes = Lifetimes(
-            kind=kind, made=made, freed=freed, local=self._locals(len(made)), returned=tuple(self._returned)
-        )
+        local = np.zeros(len(made), dtype=np.bool_)
+        local[self._local] = True
+        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=local, returned=tuple(self._returned))
         return replace(session, lifetimes=lifetimes)
 
     # -- births and deaths -------------------------------------------------------------------------------------------
@@ -266,11 +266,6 @@ class LifetimeTape(Tape):
         stood = ~certain & (touches.first_read <= touches.first_written) & (touches.first_read == made)
         made[stood] = STOOD
         return np.minimum(made, count).astype(np.int32), np.minimum(freed, count).astype(np.int32)
-
-    def _locals(self, count: int) -> Flags:
-        local = np.zeros(count, dtype=np.bool_)
-        local[self._local] = True
-        return local
 
     def _kinds(self, session: Session, made: Int32, freed: Int32, with_grad: Flags) -> Int8:
         kind = np.full(len(made), StorageKind.TEMPORARY, dtype=np.int8)

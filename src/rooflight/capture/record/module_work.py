@@ -183,7 +183,8 @@ def _describe(
 
     def operand(tensor: torch.Tensor) -> Operand:
         if id(tensor) not in known:
-            made = known[id(tensor)] = Operand(_dense(spec_of(tensor)), requires_grad=tensor.requires_grad)
+            spec = spec_of(tensor)
+            made = known[id(tensor)] = Operand(TensorSpec(spec.shape, spec.dtype), requires_grad=tensor.requires_grad)
             number = source.tape.number_of(tensor, source.context_now())
             if number is not None:
                 storages[made] = number
@@ -210,10 +211,6 @@ def _named(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> dict[str,
         return dict(signature(module.forward).bind(*args, **kwargs).arguments)
     except (TypeError, ValueError):
         return {**{str(place): value for place, value in enumerate(args)}, **kwargs}
-
-
-def _dense(tensor: TensorSpec) -> TensorSpec:
-    return TensorSpec(tensor.shape, tensor.dtype)
 
 
 def _own_nodes(outputs: Iterable[torch.Tensor], start: int) -> list[Any]:

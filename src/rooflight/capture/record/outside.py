@@ -259,15 +259,11 @@ def with_outside_writes(session: Session, births: OutsideBirths, state: Callable
                 Insertion(
                     before=first if birth is None else birth.before,
                     place=Place.of(session, maker) if birth is None else birth.place,
-                    signature=_written_outside(tensor),
+                    signature=OpSignature(name=WRITTEN_OUTSIDE, outputs=(tensor,), attributes=(UNSEEN,)),
                     written=storage,
                 )
             )
     return with_insertions(session, insertions)
-
-
-def _written_outside(tensor: TensorSpec) -> OpSignature:
-    return OpSignature(name=WRITTEN_OUTSIDE, outputs=(tensor,), attributes=(UNSEEN,))
 
 
 def _allocations(session: Session) -> Int64:
@@ -288,7 +284,8 @@ def _read_unwritten(session: Session, made_by: Int64, consumed: Sequence[int]) -
     columns = session.columns
     read, readers = _touches(columns.read_ids, columns.read_offsets, made_by)
     written, writers = _touches(columns.written_ids, columns.written_offsets, made_by)
-    uses = {number: _use_of(session.signatures[number]) for number in _distinct(session, readers, writers)}
+    distinct: list[int] = np.unique(columns.signature[np.concatenate([readers, writers])]).tolist()
+    uses = {number: _use_of(session.signatures[number]) for number in distinct}
     updates, writes = (np.zeros(len(session.signatures), dtype=np.bool_) for _ in range(2))
     for number, use in uses.items():
         updates[number], writes[number] = use.updates, use.writes
@@ -309,11 +306,6 @@ def _touches(ids: Int32, offsets: Int64, made_by: Int64) -> tuple[Int64, Int64]:
     touching = owners(offsets)
     chosen = np.flatnonzero((made_by[ids] != _NOWHERE) & (made_by[ids] != touching))
     return chosen, touching[chosen]
-
-
-def _distinct(session: Session, *records: Int64) -> list[int]:
-    found: list[int] = np.unique(session.columns.signature[np.concatenate(records)]).tolist()
-    return found
 
 
 def _by_place(

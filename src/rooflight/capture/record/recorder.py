@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
 
-from torch import nn
 from torch._C import _current_graph_task_id
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -163,7 +162,11 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         tape, tracker = self._tape, self._tracker
 
         def state() -> frozenset[int]:
-            return _storages_of_state(tracker.roots() if tracker is not None else (), tape)
+            models = tracker.roots() if tracker is not None else ()
+            tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
+            addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
+            known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
+            return frozenset(number for number in known if number is not None)
 
         tape.births.finish()
         return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
@@ -193,10 +196,3 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 def _environment(devices: set[str]) -> dict[str, str]:
     kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}
-
-
-def _storages_of_state(models: Iterable[nn.Module], tape: Tape) -> frozenset[int]:
-    tensors = (tensor for model in models for tensor in (*model.parameters(), *model.buffers()))
-    addresses = (storage_of(part) for tensor in tensors for part in plain_parts(tensor))
-    known = (tape.storage_ids.get(storage._cdata) for storage in addresses if storage is not None)
-    return frozenset(number for number in known if number is not None)

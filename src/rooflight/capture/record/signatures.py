@@ -57,11 +57,6 @@ def _elements(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.values() if tensor.layout in _COMPRESSED else tensor
 
 
-def _address(tensor: torch.Tensor) -> int | None:
-    storage = storage_of(tensor)
-    return None if storage is None else storage._cdata
-
-
 def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> TensorSpec:
     """Shape, dtype and strides of a tensor. Sparse and nested ones are described by the elements they store."""
     dtype = _dtype_name(tensor.dtype)
@@ -72,16 +67,13 @@ def spec_of(tensor: torch.Tensor, storage: int = UNSHARED, offset: int = 0) -> T
         except TypeError:  # symbolic sizes cannot be hashed
             return _spec.__wrapped__(tensor.shape, dtype, strides, storage, offset)
     if tensor.is_nested:
-        return TensorSpec((int(tensor.numel()),), dtype, None, storage, offset, _nested_packing(tensor))
+        sizes = tensor._nested_tensor_size().tolist()  # kept on the host
+        packing = Packing(layout="nested", parts=tuple(map(tuple, sizes)))
+        return TensorSpec((int(tensor.numel()),), dtype, None, storage, offset, packing)
     if tensor.layout is torch.sparse_coo or tensor.layout in _COMPRESSED:
         stored = known_int(_elements(tensor).numel())
         return TensorSpec((stored,), dtype, None, storage, offset, _sparse_packing(tensor))
     return TensorSpec(tuple(known_int(size) for size in tensor.shape), dtype)
-
-
-def _nested_packing(tensor: torch.Tensor) -> Packing:
-    sizes = tensor._nested_tensor_size().tolist()  # kept on the host
-    return Packing(layout="nested", parts=tuple(map(tuple, sizes)))
 
 
 def _sparse_packing(tensor: torch.Tensor) -> Packing:
@@ -179,7 +171,8 @@ def _outputs(schema: OpSchema, values: Sequence[Any], out: Any) -> list[torch.Te
 
 
 def _specs(tensors: list[torch.Tensor]) -> tuple[TensorSpec, ...]:
-    addresses = [_address(tensor) for tensor in tensors]
+    storages = [storage_of(tensor) for tensor in tensors]
+    addresses = [None if storage is None else storage._cdata for storage in storages]
     if len(set(addresses)) == len(addresses):  # nothing is shared, as in most calls
         return tuple([spec_of(tensor) for tensor in tensors])
     times = Counter(addresses)

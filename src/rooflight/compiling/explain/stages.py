@@ -127,14 +127,11 @@ class _Frame:
         stack = start.fields["stack"] if start is not None else []
         self.frame: Mapping[str, Any] = stack[-1] if stack else {}
         self.resumed = resumed_at(str(self.frame.get("name")))
-        self.metrics: Mapping[str, Any] = self._fields("compilation_metrics")
+        metrics = self.entries.get("compilation_metrics")
+        self.metrics: Mapping[str, Any] = metrics.fields if metrics is not None and metrics.fields else {}
         created = (each.fields for each in entries if each.name == "create_symbol" and each.attempt == last)
         self.guards = guards(self._text("dynamo_cpp_guards_str"), [self.file] if self.file else [])
         self.symbols = Symbols(created, self.guards)
-
-    def _fields(self, name: str) -> Mapping[str, Any]:
-        entry = self.entries.get(name)
-        return entry.fields if entry is not None and entry.fields else {}
 
     def _text(self, name: str) -> str:
         entry = self.entries.get(name)
@@ -163,11 +160,7 @@ class _Frame:
             id=self.id,
             function=self.function,
             place=self.place,
-            origin="recompile"
-            if self.recompiled is not None
-            else "after a break"
-            if self.resumed is not None
-            else "first",
+            origin="recompile" if self.recompiled else "first" if self.resumed is None else "after a break",
             state="failed" if failed else "captured" if graph.lines else "empty",
             ops=graph.counts(),
             code=text,

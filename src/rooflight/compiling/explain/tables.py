@@ -333,15 +333,11 @@ def _saved(found: ExplainDocument) -> Table:
         ("graph", "", lambda row: row[0]),
         ("tensor", "", lambda row: row[1].name),
         ("of", "", lambda row: row[1].op),
-        ("shape", "", lambda row: _shape(row[1].shape, row[1].dtype)),
+        ("shape", "", lambda row: f"{row[1].dtype}[{', '.join('?' if n is None else str(n) for n in row[1].shape)}]"),
         ("size", "B", lambda row: row[1].bytes),
         ("line", "", lambda row: place_of(row[1].place)),
         **_SOME,
     )
-
-
-def _shape(shape: Sequence[int | None], dtype: str) -> str:
-    return f"{dtype}[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
 def _kernels(kernels: Sequence[Kernel]) -> Table:
@@ -358,7 +354,11 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         ("graph", "", lambda kernel: kernel.id),
         ("direction", "", lambda kernel: kernel.direction),
         ("kernel", "", lambda kernel: _cut(kernel.name, 36)),
-        ("ops of eager", "", _ops_of),
+        (
+            "ops of eager",
+            "",
+            lambda each: _counted(op.removeprefix("aten::") for op in each.eager_ops or each.ops),
+        ),
         ("lines", "", lambda kernel: ", ".join(dict.fromkeys(place_of(place) for place in kernel.places[-3:]))),
         ("eager", "B", lambda kernel: kernel.bytes_eager if kernel.eager_ops else None),
         ("moves", "B", lambda kernel: kernel.bytes_kernel),
@@ -370,10 +370,6 @@ def _kernels(kernels: Sequence[Kernel]) -> Table:
         "(–: the kernel computes only a part of an op). moves: bytes that the kernel reads and writes, as Inductor "
         "counts. saved: the share of eager's bytes that the kernel does not move." + negative * more,
     )
-
-
-def _ops_of(kernel: Kernel) -> str:
-    return _counted(op.removeprefix("aten::") for op in kernel.eager_ops or kernel.ops)
 
 
 def _cuda_graphs(found: ExplainDocument) -> Table:

@@ -98,7 +98,9 @@ class _Reader:
         self._add_work()
         self._add_calls()
         self._add_nvtx()
-        return _with_dtypes(self._builder.trace(path, {"deviceProperties": self._gpus()}))
+        rows = self._read("TARGET_INFO_GPU", ("id", "name", "cuDevice"))
+        gpus = [{"id": device if isinstance(device, int) else number, "name": name} for number, name, device in rows]
+        return _with_dtypes(self._builder.trace(path, {"deviceProperties": gpus}))
 
     def _add_work(self) -> None:
         for row in self._spans(_KERNELS, (*_COMMON, "demangledName", "shortName", "name")):
@@ -167,10 +169,6 @@ class _Reader:
 
     def _columns_of(self, table: str) -> frozenset[str]:
         return frozenset(str(row[1]) for row in self._database.execute(f'PRAGMA table_info("{table}")'))
-
-    def _gpus(self) -> list[dict[str, Any]]:
-        rows = self._read("TARGET_INFO_GPU", ("id", "name", "cuDevice"))
-        return [{"id": device if isinstance(device, int) else number, "name": name} for number, name, device in rows]
 
     def _text(self, number: Any) -> str:
         return str(self._strings.get(number, "")) if isinstance(number, int) else str(number or "")

@@ -126,7 +126,9 @@ def join_execution(trace: Trace, path: Path) -> tuple[Trace, dict[int, Operands]
             f"{len(found)} have other names there; {_RECORDED_BY}"
         )
     operands = {op: Operands(inputs=_tensors(node.inputs), outputs=_tensors(node.outputs)) for op, node in same.items()}
-    return _with_lists(trace, same), operands
+    sides = {op: node.inputs for op, node in same.items() if any(map(_is_list, node.inputs.types))}
+    listed = {op: _listed(trace.arguments[trace.ops.args[op]], side) for op, side in sides.items()}
+    return trace.with_arguments(listed), operands
 
 
 def _nodes(path: Path) -> Mapping[int, _Node]:
@@ -159,20 +161,12 @@ def _within(value: Any, kind: str, shape: Any, strides: Any) -> Iterator[Held]:
             yield from _within(*each)
         return
     dtype = DTYPES.get(kind.removeprefix(_TENSOR).removesuffix(")")) if kind.startswith(_TENSOR) else None
-    if dtype is None or not _is_place(value) or not is_shape(shape):
+    is_place = isinstance(value, list) and len(value) >= 4 and all(isinstance(each, int) for each in value[:4])
+    if dtype is None or not is_place or not is_shape(shape):
         return
     dense = not isinstance(strides, list) or len(strides) != len(shape)
     plain = dense or strides == contiguous_strides(shape)
     yield Held(value[1], value[2], TensorSpec(tuple(shape), dtype, None if plain else tuple(strides)))
-
-
-def _is_place(value: Any) -> bool:
-    return isinstance(value, list) and len(value) >= 4 and all(isinstance(each, int) for each in value[:4])
-
-
-def _with_lists(trace: Trace, nodes: Mapping[int, _Node]) -> Trace:
-    sides = {op: node.inputs for op, node in nodes.items() if any(map(_is_list, node.inputs.types))}
-    return trace.with_arguments({op: _listed(trace.arguments[trace.ops.args[op]], sides[op]) for op in sides})
 
 
 def _is_list(kind: str) -> bool:
