@@ -54,13 +54,12 @@ def check(
             reuses |= not why and not same_tensors(before.copy, before.given)
         before = now
         number += 1
-    several = number > 1
     return Checked(
         draws=number,
         difference=found,
         why=why,
-        same_inputs=several and same_inputs,
-        same_results=several and same_results,
+        same_inputs=number > 1 and same_inputs,
+        same_results=number > 1 and same_results,
         reuses_memory=reuses,
     )
 
