@@ -86,6 +86,11 @@ def build(family: str, **changes: object) -> nn.Module:
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
+@pytest.fixture
+def model() -> nn.Module:
+    return build("llama")
+
+
 def hooks(model: nn.Module) -> list[int]:
     """How much is hooked in each module, in every one of its dicts of hooks, and what is called in its place."""
     in_dicts = [
@@ -162,8 +167,7 @@ def test_a_step_is_the_same_with_hooks_and_the_model_as_before_without(prof, fam
     assert hooks(model) == before
 
 
-def test_calls_of_a_llama_by_hand(prof):
-    model = build("llama")
+def test_calls_of_a_llama_by_hand(prof, model):
     prof.attach_model(model)
     step(prof, lambda: model(_IDS))
     assert prof.results.totals.buckets["model"].calls == {
@@ -230,8 +234,7 @@ def test_times_by_bucket_are_exact_on_every_clock(bench):
 
 @pytest.mark.parametrize("error", [RuntimeError, StopIteration])
 @pytest.mark.parametrize("place", ["model.layers.0.self_attn.q_proj", "model.layers.1.mlp.act_fn", "lm_head"])
-def test_exceptions_leave_no_bucket_open(prof, place, error):
-    model = build("llama")
+def test_exceptions_leave_no_bucket_open(prof, place, error, model):
     prof.attach_model(model)
 
     def fail(*_):
@@ -246,11 +249,9 @@ def test_exceptions_leave_no_bucket_open(prof, place, error):
         model(_IDS)
     assert not prof.problems.counts
     assert prof.results.totals.buckets["model"].calls["lm_head"] == 1 + (place == "lm_head")
-    prof.detach()
 
 
-def test_attaching_twice_is_refused_and_changes_nothing(prof):
-    model = build("llama")
+def test_attaching_twice_is_refused_and_changes_nothing(prof, model):
     prof.attach_model(model)
     before = hooks(model)
     for again in (model, model.model.layers[0], model.lm_head):
@@ -259,7 +260,6 @@ def test_attaching_twice_is_refused_and_changes_nothing(prof):
     with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not str"):
         prof.attach_model("llama")
     assert hooks(model) == before
-    prof.detach()
 
 
 def test_a_draft_that_shares_the_targets_head_is_attached_beside_it(prof):
@@ -294,7 +294,6 @@ def test_rope_of_a_model_that_is_not_attached_is_not_timed(prof):
     prof.attach_model(model)
     step(prof, lambda: other(_IDS))
     assert prof.results.totals.buckets["model"].calls == {}
-    prof.detach()
 
 
 class _Lora(nn.Module):
@@ -326,8 +325,7 @@ class _InlineLora(nn.Linear):
 
 
 @pytest.mark.parametrize("gated", [True, False])
-def test_lora_by_pefts_names(prof, gated):
-    model = build("llama")
+def test_lora_by_pefts_names(prof, gated, model):
     for layer in model.model.layers:
         layer.self_attn.q_proj = _Lora(layer.self_attn.q_proj)
         layer.self_attn.o_proj = _Lora(layer.self_attn.o_proj)
@@ -355,17 +353,14 @@ def test_a_model_of_unknown_names_is_timed_by_classes(prof):
     ]
     prof.detach()
     prof.attach_model(nn.Linear(4, 4))  # not even parts
-    prof.detach()
 
 
-def test_an_unknown_module_in_a_known_model_is_not_in_its_neighbours_bucket(prof):
-    model = build("llama")
+def test_an_unknown_module_in_a_known_model_is_not_in_its_neighbours_bucket(prof, model):
     model.model.layers[0].self_attn.sparsity_indexer = nn.Linear(32, 32)
     prof.attach_model(model)
     assert [text for text in prof.problems.counts if "model.layers.0.self_attn.sparsity_indexer" in text]
     (unknown,) = [each for each in placed_modules(model, lora=False) if not each.known]
     assert unknown.bucket == "Linear"
-    prof.detach()
 
 
 def test_names_are_added_in_one_line_and_once():
@@ -383,7 +378,7 @@ def test_names_are_added_in_one_line_and_once():
 
 
 @pytest.mark.parametrize("in_place", [True, False])
-def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(prof, in_place):
+def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(prof, in_place, model):
     torch._dynamo.reset()
     graphs = []
 
@@ -391,7 +386,6 @@ def test_a_compiled_layer_is_one_bucket_and_stays_one_graph(prof, in_place):
         graphs.append(graph)
         return graph.forward
 
-    model = build("llama")
     layers = model.model.layers
     if in_place:
         layers[0].mlp.compile(backend=backend, fullgraph=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from measured_runs import run_of
@@ -29,7 +27,10 @@ def device(*caches: MemoryLevel) -> DeviceSpec:
 HERE = device()
 WITHOUT_CACHE = device(MemoryLevel(name="L2", capacity_bytes=1, bytes_per_s=1e30))
 
-llama = partial(build, "llama")
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    return build("llama")
 
 
 def decode(bench, model, *, batch: int, prompt: int, steps: int, ns: int = 1000) -> None:
@@ -63,8 +64,7 @@ def bench(make):
     return make(kv_bins=[0, 16, 32])
 
 
-def test_the_bytes_of_each_bucket_by_hand(bench):
-    model = llama()
+def test_the_bytes_of_each_bucket_by_hand(bench, model):
     bench.profiler.attach_model(model)
     decode(bench, model, batch=3, prompt=4, steps=2)  # KV lengths 4 and 5: the mean is 4.5, recorded at 4
     bench.profiler.add_bounds(model, HERE)
@@ -99,8 +99,7 @@ def test_the_bytes_of_each_bucket_by_hand(bench):
     assert rows["mlp.down_proj"]["limiter"] == "cache"  # no cache is listed, so it may be there
 
 
-def test_the_whole_step_must_read_its_weights_and_its_cache_once(bench):
-    model = llama()
+def test_the_whole_step_must_read_its_weights_and_its_cache_once(bench, model):
     decode(bench, model, batch=3, prompt=4, steps=2, ns=1_000_000)
     decode(bench, model, batch=3, prompt=20, steps=1, ns=3_000_000)
     bench.profiler.add_bounds(model, HERE)
@@ -131,9 +130,8 @@ def test_the_whole_step_must_read_its_weights_and_its_cache_once(bench):
     assert compulsory.y == pytest.approx((short["compulsory_bytes"] / 1e9, long["compulsory_bytes"] / 1e9))
 
 
-def test_what_each_op_could_find_in_a_measured_cache_does_not_fit_it_together(bench):
+def test_what_each_op_could_find_in_a_measured_cache_does_not_fit_it_together(bench, model):
     """The cache of 32 kB holds the data of any one op, and less than half of the model's 74 kB."""
-    model = llama()
     decode(bench, model, batch=3, prompt=4, steps=1, ns=40_000)
     cached = device(MemoryLevel(name="L3", capacity_bytes=32_000, bytes_per_s=1e12))
     bench.profiler.add_bounds(model, cached)
@@ -150,9 +148,8 @@ def test_what_each_op_could_find_in_a_measured_cache_does_not_fit_it_together(be
     assert text.endswith("did other work than the one recorded.")  # the cache is in the bound already
 
 
-def test_whole_steps_are_bounded_where_no_bucket_is_timed(make):
+def test_whole_steps_are_bounded_where_no_bucket_is_timed(make, model):
     bench = make(model_profiling=False, engine_profiling=False)
-    model = llama()
     decode(bench, model, batch=3, prompt=4, steps=1)
     bench.profiler.add_bounds(model, HERE)
     summary = bench.summary()
@@ -161,8 +158,7 @@ def test_whole_steps_are_bounded_where_no_bucket_is_timed(make):
     assert "took 1.00 µs, less than its bound of" in "".join(summary["problems"])
 
 
-def test_buckets_sum_to_the_step_and_each_op_is_in_one(bench):
-    model = llama()
+def test_buckets_sum_to_the_step_and_each_op_is_in_one(bench, model):
     bench.profiler.attach_model(model)
     decode(bench, model, batch=3, prompt=4, steps=2)
     with bench.profiler.record_steps(HERE):
@@ -191,8 +187,7 @@ def test_buckets_sum_to_the_step_and_each_op_is_in_one(bench):
     assert bounds_of(of_domain(summary, "model")[0])[UNATTRIBUTED] >= (768 + 24) / GB * 1e3
 
 
-def test_attention_alone_grows_with_the_kv_length_and_linearly(bench):
-    model = llama()
+def test_attention_alone_grows_with_the_kv_length_and_linearly(bench, model):
     for prompt in (4, 20, 40):
         decode(bench, model, batch=3, prompt=prompt, steps=1)
     bench.profiler.add_bounds(model, HERE)
@@ -229,8 +224,7 @@ def test_without_values_each_family_has_the_bounds_of_its_real_step(make, family
     assert meta == pytest.approx(real, rel=1e-9)
 
 
-def test_a_model_is_left_as_it_was(bench):
-    model = llama()
+def test_a_model_is_left_as_it_was(bench, model):
     decode(bench, model, batch=2, prompt=4, steps=1)
     before = [(name, id(tensor), tensor.data_ptr()) for name, tensor in model.state_dict(keep_vars=True).items()]
     buffers = [(name, id(tensor)) for name, tensor in model.named_buffers()]
@@ -246,8 +240,7 @@ def test_a_model_is_left_as_it_was(bench):
     assert model(torch.ones((1, 2), dtype=torch.int64)).logits.device.type == "cpu"
 
 
-def test_a_step_faster_than_its_bound_is_called_out_and_not_clipped(bench):
-    model = llama()
+def test_a_step_faster_than_its_bound_is_called_out_and_not_clipped(bench, model):
     bench.profiler.attach_model(model)
     decode(bench, model, batch=3, prompt=4, steps=1, ns=1)
     with bench.profiler.record_steps(WITHOUT_CACHE):
@@ -310,10 +303,9 @@ def test_the_rules_of_buckets_are_those_of_timed_steps(bench, prof):
     assert bounds == pytest.approx({name: value / GB * 1e3 for name, value in expected.items()})
 
 
-def test_without_bounds_each_place_says_why(make):
+def test_without_bounds_each_place_says_why(make, model):
     bench = make(kv_bins=[0, 16], strict_sync=False)
     prof = bench.profiler
-    model = llama()
     decode(bench, model, batch=2, prompt=4, steps=1)
     summary = bench.summary()
     assert summary["bounds"]["device"] is None
@@ -342,8 +334,7 @@ def test_without_bounds_each_place_says_why(make):
     assert all(row["bound_ms"] is None for row in summary["buckets"]["model"])  # not of some steps alone
 
 
-def test_times_of_another_device_are_not_compared(bench):
-    model = llama()
+def test_times_of_another_device_are_not_compared(bench, model):
     decode(bench, model, batch=2, prompt=4, steps=1)
     bench.profiler.add_bounds(model, "H100-SXM5-80GB")
     summary = bench.summary()
@@ -356,9 +347,8 @@ def test_times_of_another_device_are_not_compared(bench):
     assert bench.summary()["bounds"]["device"] == HERE.name
 
 
-def test_lengths_that_are_sums_are_recorded_per_sequence(make):
+def test_lengths_that_are_sums_are_recorded_per_sequence(make, model):
     bench = make(kv_len_reduce="sum")
-    model = llama()
     prof = bench.profiler
     with run_of(prof, bsz=2), prof.step_timing_ctx():
         prof.set_step_seq_len([4, 6])
@@ -377,7 +367,7 @@ def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkey
             with prof.step_timing_ctx():
                 prof.set_step_seq_len([4] * batch)  # which tells the batch too
                 bench.work(ns)
-    prof.add_bounds(llama(), HERE)
+    prof.add_bounds(build("llama"), HERE)
     summary = bench.summary()
     assert [each["batch"] for each in summary["bounds"]["steps"]] == [2, 3]
     assert summary["bounds"]["step"] is None  # not of some steps alone
@@ -387,8 +377,7 @@ def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkey
     assert reasons == {1: "no step of batch 1 with a KV length up to 4 was recorded", 2: None, 3: None}
 
 
-def test_hostile_use(bench, tmp_path, prof):
-    model = llama()
+def test_hostile_use(bench, tmp_path, prof, model):
     with pytest.raises(ValueError, match=r"takes a torch\.nn\.Module, not str"):
         prof.add_bounds("llama", HERE)
     with pytest.raises(ValueError, match="unknown device"):
@@ -425,6 +414,6 @@ def test_what_is_off_records_nothing(tmp_path, as_rank):
     assert prof.disabled
     with prof.record_steps("no such device"), prof.step_timing_ctx():
         torch.ones(1)
-    prof.add_bounds(llama())
+    prof.add_bounds(build("llama"))
     assert not prof.bounds.steps
-    NullProfiler().add_bounds(llama())
+    NullProfiler().add_bounds(build("llama"))

@@ -63,6 +63,16 @@ def device(monkeypatch) -> FakeDevice:
     return device
 
 
+@pytest.fixture
+def bench(make, device):
+    return make(device, strict_sync=False)
+
+
+@pytest.fixture
+def model(device) -> Decoder:
+    return Decoder(device)
+
+
 def report(bench) -> str:
     return bench.report().replace("\\", "")  # Markdown's escapes
 
@@ -75,9 +85,7 @@ def captured(model) -> Graph:
     return graph
 
 
-def test_a_graph_captured_before_the_runs_and_replayed_in_steps(make, device):
-    bench = make(device, strict_sync=False)
-    prof, model = bench.profiler, Decoder(device)
+def test_a_graph_captured_before_the_runs_and_replayed_in_steps(device, bench, prof, model):
     prof.attach_model(model)
     graph = captured(model)
     assert not prof.step.measuring
@@ -101,12 +109,9 @@ def test_a_graph_captured_before_the_runs_and_replayed_in_steps(make, device):
     assert "attn.compute, attn.qkv_proj (2), attn.o_proj" in report(bench)
     assert "A replay is timed as one, in bucket cuda_graph" in report(bench)
     assert summary["problems"] == {}
-    prof.detach()
 
 
-def test_a_graph_captured_in_a_step(make, device):
-    bench = make(device, strict_sync=False)
-    prof, model = bench.profiler, Decoder(device)
+def test_a_graph_captured_in_a_step(device, bench, prof, model):
     prof.attach_model(model)
     with run_of(prof, bsz=1), prof.step_timing_ctx(), cuda_bucket_timer("embed"):
         device.work(3)
@@ -122,12 +127,9 @@ def test_a_graph_captured_in_a_step(make, device):
     assert summary["stats"]["mean_ms"] == pytest.approx(93e-6)
     calls = {row["name"]: row["calls_per_step"] for row in summary["buckets"]["model"]}
     assert calls["attn.qkv_proj"] == 2  # the eager ones
-    prof.detach()
 
 
-def test_graphs_that_hold_the_same_are_one_row_and_unknown_ones_another(make, device):
-    bench = make(device, strict_sync=False)
-    prof, model = bench.profiler, Decoder(device)
+def test_graphs_that_hold_the_same_are_one_row_and_unknown_ones_another(device, bench, prof, model):
     before = captured(model)
     prof.attach_model(model)
     graphs = [captured(model) for _ in range(3)] + [captured(model.q_proj)]
@@ -139,12 +141,9 @@ def test_graphs_that_hold_the_same_are_one_row_and_unknown_ones_another(make, de
     assert [(each["graphs"], each["replays"], each["buckets"] and sum(each["buckets"].values())) for each in found] == [
         (3, 3, 4), (1, 1, 1), (1, 1, None)]  # fmt: skip
     assert "not known: captured before attach_model()" in report(bench)
-    prof.detach()
 
 
-def test_a_capture_that_fails_or_never_ends_spoils_no_run(make, device):
-    bench = make(device, strict_sync=False)
-    prof, model = bench.profiler, Decoder(device)
+def test_a_capture_that_fails_or_never_ends_spoils_no_run(device, bench, prof, model):
     prof.attach_model(model)
     graph = torch.cuda.CUDAGraph()
     graph.fails = True
@@ -157,11 +156,9 @@ def test_a_capture_that_fails_or_never_ends_spoils_no_run(make, device):
         model()
         prof.set_step_tokens(1)
     assert bench.summary()["buckets_model_avg_ms"]["attn.qkv_proj"] == pytest.approx(20e-6)
-    prof.detach()
 
 
-def test_buckets_that_are_opened_by_hand_are_seen_too_and_all_is_undone(make, device):
-    bench = make(device, strict_sync=False)
+def test_buckets_that_are_opened_by_hand_are_seen_too_and_all_is_undone(device, bench):
     before = dict(vars(torch.cuda.CUDAGraph))
     prof, other = bench.profiler, Profiler({"model_profiling": True, "output_dir": bench.profiler.out_dir})
     prof.attach_model(nn.Sequential(Decoder(device)))

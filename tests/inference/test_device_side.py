@@ -12,6 +12,17 @@ from rooflight.inference.step import MOST_PENDING
 from rooflight.machine.timing import CudaDevice
 
 
+@pytest.fixture
+def device() -> FakeDevice:
+    return FakeDevice()
+
+
+@pytest.fixture
+def bench(make, device):
+    """On a device that nobody waits for."""
+    return make(device, strict_sync=False)
+
+
 def step(bench, nanoseconds, tokens=1):
     prof = bench.profiler
     with prof.step_timing_ctx():
@@ -20,9 +31,7 @@ def step(bench, nanoseconds, tokens=1):
         prof.set_step_tokens(tokens)
 
 
-def test_without_strict_sync_nothing_waits_and_no_event_is_made_after_the_first_steps(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
+def test_without_strict_sync_nothing_waits_and_no_event_is_made_after_the_first_steps(device, bench):
     with run_of(bench.profiler):
         for _ in range(100):
             step(bench, 5)
@@ -36,9 +45,7 @@ def test_without_strict_sync_nothing_waits_and_no_event_is_made_after_the_first_
     assert bench.summary()["stats"]["time_total_ms"] == pytest.approx(1100 * 5e-6)
 
 
-def test_a_device_that_lags_is_read_later_in_order(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
+def test_a_device_that_lags_is_read_later_in_order(device, bench):
     with run_of(bench.profiler):
         for number in range(1, 41):
             step(bench, number, tokens=number)
@@ -51,9 +58,7 @@ def test_a_device_that_lags_is_read_later_in_order(make):
     assert bench.profiler.results.samples.columns()["step_ns"].tolist() == [*range(1, 41), 100]
 
 
-def test_a_device_that_never_comes_loses_steps_and_says_so(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
+def test_a_device_that_never_comes_loses_steps_and_says_so(device, bench):
     with run_of(bench.profiler):
         for _ in range(MOST_PENDING + 10):
             step(bench, 5)
@@ -74,10 +79,7 @@ def test_strict_sync_waits_at_both_ends_of_a_step_and_of_engine_buckets(make):
     assert device.syncs == 6  # model buckets wait for nothing
 
 
-def test_two_clocks_give_two_times(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
-    prof = bench.profiler
+def test_two_clocks_give_two_times(device, bench, prof):
     with run_of(prof, bsz=1):
         for _ in range(2):
             with prof.step_timing_ctx():
@@ -105,10 +107,7 @@ def test_two_clocks_give_two_times(make):
     }
 
 
-def test_a_graph_that_is_captured_gets_no_events(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
-    prof = bench.profiler
+def test_a_graph_that_is_captured_gets_no_events(device, bench, prof):
     with run_of(prof), prof.step_timing_ctx():
         bench.work(1)
         device.capturing = True
@@ -148,10 +147,7 @@ class DeviceTensor:
         return self._values
 
 
-def test_tensors_on_the_device_are_read_with_their_step(make):
-    device = FakeDevice()
-    bench = make(device, strict_sync=False)
-    prof = bench.profiler
+def test_tensors_on_the_device_are_read_with_their_step(device, bench, prof):
     with run_of(prof):
         with prof.step_timing_ctx():
             bench.work(5)

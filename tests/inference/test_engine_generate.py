@@ -23,6 +23,11 @@ def build(family: str = "llama", seed: int = 0, **changes: object):
     return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
+@pytest.fixture
+def model():
+    return build()
+
+
 def generated(model, ids=_IDS, **settings):
     torch.manual_seed(3)
     settings = {"max_new_tokens": 8, "do_sample": False} | settings
@@ -63,8 +68,7 @@ def test_greedy_and_sampling_by_hand(host, family, sampled):
     assert not summary["problems"]
 
 
-def test_sequences_that_are_finished_get_no_tokens(host):
-    prof, model = host.profiler, build()
+def test_sequences_that_are_finished_get_no_tokens(prof, model):
     free = generated(model, eos_token_id=None)[:, 6:]
     end = int(next(token for token in free[0] if token not in free[1]))  # the first sequence ends there
     model.generation_config.eos_token_id = end
@@ -128,8 +132,7 @@ def test_tokens_of_sequences_on_a_device_are_counted_there():
     assert [each.shape for each in counted] == [()] * 3
 
 
-def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(host):
-    prof, model = host.profiler, build()
+def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(host, prof, model):
     settings = {"do_sample": True, "num_return_sequences": 3, "eos_token_id": None}
     plain = generated(model, **settings)
     embeds = model.get_input_embeddings()(_IDS)
@@ -156,8 +159,7 @@ def test_several_sequences_of_a_prompt_and_a_prompt_of_embeddings(host):
     ],
     ids=lambda settings: next(iter(settings)),
 )
-def test_other_ways_to_generate_give_the_same_with_hooks(host, settings):
-    prof, model = host.profiler, build()
+def test_other_ways_to_generate_give_the_same_with_hooks(host, settings, prof, model):
     plain = generated(model, **settings)
     prof.attach_engine(model)
     with torch.inference_mode():
@@ -253,8 +255,7 @@ def test_a_draft_that_is_attached_too_makes_no_steps_in_steps_of_the_target(host
     assert tokens == 8
 
 
-def test_models_and_engines_attached_together_share_steps(host):
-    prof, model = host.profiler, build()
+def test_models_and_engines_attached_together_share_steps(host, prof, model):
     plain = generated(model)
     prof.attach_model(model)
     prof.attach_engine(model)
@@ -279,8 +280,7 @@ class _Stops(transformers.LogitsProcessor):
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(host, at):
-    prof, model = host.profiler, build()
+def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(host, at, prof, model):
     plain = generated(model)
     prof.attach_engine(model)
     with pytest.raises(KeyboardInterrupt if at == 3 else RuntimeError):
@@ -297,8 +297,7 @@ def test_an_exception_ends_step_and_run_and_the_next_call_is_measured(host, at):
     assert "generate" not in vars(model)
 
 
-def test_calls_outside_of_generate_are_not_touched(host):
-    prof, model = host.profiler, build()
+def test_calls_outside_of_generate_are_not_touched(prof, model):
     plain = model(_IDS).logits
     prof.attach_engine(model)
     assert torch.equal(model(_IDS).logits, plain)
