@@ -55,10 +55,9 @@ def test_a_preset_is_measured_on_this_machine(ok):
     assert "at the speed of light" in " ".join(out.split())  # where the line ends depends on the times
 
 
-def test_json_alone_goes_to_standard_output(run):
-    code, out, _ = run("analyze", *SMALL, "--json", "-")
+def test_json_alone_goes_to_standard_output(ok):
+    out = ok("analyze", *SMALL, "--json", "-")
     data = json.loads(out)
-    assert code == 0
     msgspec.json.decode(out, type=AnalysisDocument)  # no field too many
     assert data["schema"] == "rooflight.analysis/1"
     assert data["target"].startswith("gpt2")
@@ -134,12 +133,12 @@ def test_a_config_that_transformers_refuses_is_one_line(run, tmp_path):
         assert "Traceback" not in err
 
 
-def test_any_transformers_config_will_do(ok, tmp_path):
+def test_any_transformers_config_will_do(as_json, tmp_path):
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "vocab_size": 100}')
-    out = ok("analyze", str(config), "--device", "A100-SXM4-80GB", "--seq", "8", "--json", "-")
+    data = as_json("analyze", config, "--device", "A100-SXM4-80GB", "--seq", "8")
     # 8 tokens: 2*8*(4*32*32 + 8*32*32 + 32*100) linear and 4*2 heads*36 pairs*16 attention
-    assert json.loads(out)["totals"]["matrix_flops"] == 2 * 8 * (12 * 32 * 32 + 3200) + 4 * 2 * 36 * 16
+    assert data["totals"]["matrix_flops"] == 2 * 8 * (12 * 32 * 32 + 3200) + 4 * 2 * 36 * 16
 
 
 def test_a_damaged_session_is_one_line(refused, session):
@@ -150,7 +149,7 @@ def test_a_damaged_session_is_one_line(refused, session):
         assert "record it again" in err or "this is no session" in err
 
 
-def test_the_head_names_the_class_in_every_format(run, tmp_path):
+def test_the_head_names_the_class_in_every_format(ok, as_json, tmp_path):
     config = tmp_path / "config.json"
     config.write_text(
         '{"model_type": "gpt2", "architectures": ["GPT2ForSequenceClassification"], "n_layer": 1, "n_embd": 32,'
@@ -162,10 +161,10 @@ def test_the_head_names_the_class_in_every_format(run, tmp_path):
         ["analyze", str(config), *words, "--seq", "8", "--save", str(session)],
         ["analyze", str(session), *words],
     ):
-        assert "GPT2ForSequenceClassification" in run(*target)[1]
-        assert "GPT2ForSequenceClassification" in run(*target, "--markdown", "-")[1]
-        assert json.loads(run(*target, "--json", "-")[1])["model_class"] == "GPT2ForSequenceClassification"
-    assert json.loads(run("analyze", *SMALL, "--json", "-")[1])["model_class"] == "GPT2LMHeadModel"
+        assert "GPT2ForSequenceClassification" in ok(*target)
+        assert "GPT2ForSequenceClassification" in ok(*target, "--markdown", "-")
+        assert as_json(*target)["model_class"] == "GPT2ForSequenceClassification"
+    assert as_json("analyze", *SMALL)["model_class"] == "GPT2LMHeadModel"
 
 
 def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(ok, monkeypatch):
@@ -175,12 +174,10 @@ def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(ok, monkeypa
     assert "too little" in out
 
 
-def test_a_model_that_barely_fits_is_not_risked(run, monkeypatch):
-    _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8", "--no-measure", "--json", "-")
-    needed = json.loads(out)["memory"]["peak_bytes"]
+def test_a_model_that_barely_fits_is_not_risked(as_json, ok, monkeypatch):
+    needed = as_json("analyze", "gpt2", "--small", "--seq", "8", "--no-measure")["memory"]["peak_bytes"]
     monkeypatch.setattr("rooflight.machine.hardware.free_memory_bytes", lambda kind: int(needed * 1.1))
-    _, out, _ = run("analyze", "gpt2", "--small", "--seq", "8")
-    assert "too tight for a real run" in out
+    assert "too tight for a real run" in ok("analyze", "gpt2", "--small", "--seq", "8")
 
 
 def test_debug_shows_the_traceback(run):
@@ -228,14 +225,12 @@ def test_markdown_alone_goes_to_standard_output(ok):
     assert ok("analyze", *SMALL, "--markdown", "-").startswith("# Speed of light")
 
 
-def test_a_session_remembers_what_it_is(run, session):
-    _, out, _ = run("analyze", str(session), "--device", "B200-SXM")
-    assert "gpt2 (reduced): forward pass" in out
+def test_a_session_remembers_what_it_is(ok, session):
+    assert "gpt2 (reduced): forward pass" in ok("analyze", session, "--device", "B200-SXM")
 
 
-def test_measuring_another_device_is_refused_in_a_note(run):
-    _, out, _ = run("analyze", *SMALL, "--measure")
-    assert "Not measured: H100-SXM5-80GB is another device" in out
+def test_measuring_another_device_is_refused_in_a_note(ok):
+    assert "Not measured: H100-SXM5-80GB is another device" in ok("analyze", *SMALL, "--measure")
 
 
 def test_files_are_as_readable_as_any_other(run, tmp_path):

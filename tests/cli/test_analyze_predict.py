@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -34,12 +33,11 @@ def test_a_saved_session_is_predicted_from_models(ok, session, models):
     assert "The step is predicted to take" in " ".join(out.split())
 
 
-def test_the_wall_time_is_that_of_the_host_named(ok, session, models):
-    predicted = ("analyze", session, *DEVICE, "--models", models, "--json", "-")
+def test_the_wall_time_is_that_of_the_host_named(as_json, session, models):
+    predicted = ("analyze", session, *DEVICE, "--models", models)
     walls = {}
     for option in ((), ("--host", "1e-3"), ("--graph",)):
-        out = ok(*predicted, *option)
-        data = json.loads(out)
+        data = as_json(*predicted, *option)
         walls[option] = data["totals"]["predicted_wall_s"]
         assert data["prediction"]["predicted_wall_s"] == walls[option]
         assert data["totals"]["predicted_s"] < walls[option]
@@ -65,13 +63,11 @@ def test_without_being_asked_nothing_is_predicted(ok, session):
     assert "redicted" not in ok("analyze", session, *DEVICE)
 
 
-def test_the_models_that_come_with_rooflight_are_the_default(ok, session, models, monkeypatch):
+def test_the_models_that_come_with_rooflight_are_the_default(as_json, session, models, monkeypatch):
     monkeypatch.setattr("rooflight.prediction.predictor.SHIPPED", Path(models))
-    out = ok("analyze", session, *DEVICE, "--predict", "--json", "-")
-    assert {row["name"]: row["prediction_source"] for row in json.loads(out)["ops"]} == {
-        "aten::mm": "regressed",
-        "aten::add": "typical",
-    }
+    rows = as_json("analyze", session, *DEVICE, "--predict")["ops"]
+    sources = {row["name"]: row["prediction_source"] for row in rows}
+    assert sources == {"aten::mm": "regressed", "aten::add": "typical"}
 
 
 def test_no_models_is_one_line_before_anything_runs(refused, tmp_path, monkeypatch):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,30 +18,20 @@ def saved(folder: Path, name: str, **environment: str) -> str:
 
 
 @pytest.fixture
-def analyze(run):
-    return partial(run, "analyze")
-
-
-@pytest.fixture
 def ranks(tmp_path: Path) -> list[str]:
     return [saved(tmp_path, f"rank{rank}.session", rank=str(rank), world_size="2") for rank in range(2)]
 
 
-def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, analyze):
-    code, out, _ = analyze(*ranks, *DEVICE)
-    assert code == 0
+def test_several_sessions_are_one_report_in_every_format(ranks, tmp_path, ok, as_json):
+    out = ok("analyze", *ranks, *DEVICE, "--markdown", tmp_path / "report.md")
     assert "2 ranks" in out
     assert "Spread over ranks" in out
-    code, out, _ = analyze(*ranks, *DEVICE, "--json", "-")
-    data = json.loads(out)
+    assert "## Ranks" in (tmp_path / "report.md").read_text()
+    data = as_json("analyze", *ranks, *DEVICE)
     assert data["schema"] == "rooflight.ranks/1"
     assert [one["rank"] for one in data["ranks"]] == [0, 1]
-    code, _, _ = analyze(*ranks, *DEVICE, "--markdown", str(tmp_path / "report.md"))
-    assert "## Ranks" in (tmp_path / "report.md").read_text()
 
 
-def test_a_missing_rank_is_a_note(tmp_path, analyze):
+def test_a_missing_rank_is_a_note(tmp_path, ok):
     known = [saved(tmp_path, f"r{rank}", rank=str(rank), world_size="3") for rank in (0, 2)]
-    code, out, _ = analyze(*known, *DEVICE)
-    assert code == 0
-    assert "No session of rank 1: it may have died" in out
+    assert "No session of rank 1: it may have died" in ok("analyze", *known, *DEVICE)

@@ -110,9 +110,10 @@ def test_another_broken_pipe_is_an_error(monkeypatch, capfd):
 
 
 def test_a_full_disk_is_told():
-    for command in ("devices", "devices --csv -", "--version"):
+    for command in ("devices", "devices --csv -", "devices --json -", "--version"):
         done = shell(f"rooflight {command} > /dev/full; echo $? >&2")
-        assert re.fullmatch(r"rooflight: (standard output: )?No space left on device\n1\n", done.stderr)
+        where = "(standard output: )?" if command == "--version" else "standard output: "
+        assert re.fullmatch(rf"rooflight: {where}No space left on device\n1\n", done.stderr)
 
 
 def test_closed_outputs():

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
-import subprocess
-import sys
 import threading
 import zipfile
 from io import BytesIO
@@ -14,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from builders import op, spec
+from device_files import device
 from sessions import Call, session_of
 
 import rooflight as rl
@@ -38,15 +36,6 @@ def analyze(run, saved):
         return run("analyze", saved, "--device", "H100-SXM5-80GB", option, value)
 
     return rooflight
-
-
-def device(path: Path, major: int, minor: int) -> Path:
-    """A device of our own: none of the machine's is put at risk. Needs root."""
-    try:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-    except PermissionError:
-        pytest.skip("only root makes devices")
-    return path
 
 
 def check(option: str, content: bytes) -> None:
@@ -124,13 +113,3 @@ def test_csv_goes_to_a_folder_also_through_a_link_and_to_nothing_else(analyze, t
         code, _, said = analyze("--csv", tmp_path / name)
         assert code == 2
         assert f"{tmp_path / name} is no folder: name one" in said
-
-
-@pytest.mark.parametrize("words", [("devices",), ("devices", "--json", "-"), ("devices", "--csv", "-")])
-def test_a_full_disk_behind_standard_output_is_named(tmp_path, words):
-    full = device(tmp_path / "full", 1, 7)
-    with full.open("wb") as out:
-        command = [sys.executable, "-m", "rooflight", *words]
-        done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == "rooflight: standard output: No space left on device\n"

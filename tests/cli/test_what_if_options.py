@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,8 @@ FLOPS = 2 * 1024**3
 
 @pytest.fixture
 def session(tmp_path: Path) -> str:
-    return str(
-        session_of([Call(op=PRODUCT), Call(op=ADD)], environment={"target": "a step"}).save(tmp_path / "x.session")
-    )
+    step = session_of([Call(op=PRODUCT), Call(op=ADD)], environment={"target": "a step"})
+    return str(step.save(tmp_path / "x.session"))
 
 
 def flat(text: str) -> str:
@@ -30,37 +28,33 @@ def flat(text: str) -> str:
 
 
 def test_the_report_says_what_is_supposed(ok, session):
-    out = ok("analyze", session, *DEVICE, "--precision", "bf16", "--clock", "1.1GHz")
-    assert "Speed of light: a step on A100-SXM4-80GB at 1.1 GHz in bf16" in flat(out)
-    assert (
+    said = flat(ok("analyze", session, *DEVICE, "--precision", "bf16", "--clock", "1.1GHz"))
+    for part in (
+        "Speed of light: a step on A100-SXM4-80GB at 1.1 GHz in bf16",
         "float32 work bounded as if done in bfloat16 (--precision bf16): the program says float32; its bytes count as "
-        "they are stored" in flat(out)
-    )
-    assert "the clock is locked at 1.1 GHz (--clock)" in flat(out)
-    assert "bfloat16 matrix 243 TFLOP/s" in out  # 312 * 1.1 / 1.41
-    assert "matrix products at the bfloat16 peak (what if)" in flat(out)
+        "they are stored",
+        "the clock is locked at 1.1 GHz (--clock)",
+        "bfloat16 matrix 243 TFLOP/s",  # 312 * 1.1 / 1.41
+        "matrix products at the bfloat16 peak (what if)",
+    ):
+        assert part in said
 
 
-def test_the_document_has_both_and_bounds_go_by_them(run, session):
-    code, out, _ = run("analyze", session, *DEVICE, "--precision", "bf16", "--clock", "705MHz", "--json", "-")
-    data = json.loads(out)
-    assert code == 0
+def test_the_document_has_both_and_bounds_go_by_them(as_json, session):
+    data = as_json("analyze", session, *DEVICE, "--precision", "bf16", "--clock", "705MHz")
     device = data["device"]
-    assert (device["part"], device["what_if_precision"], device["what_if_clock_hz"]) == (
-        "A100-SXM4-80GB",
-        "bfloat16",
-        705e6,
-    )
+    assert device["part"] == "A100-SXM4-80GB"
+    assert (device["what_if_precision"], device["what_if_clock_hz"]) == ("bfloat16", 705e6)
     product = next(row for row in data["ops"] if row["name"] == "aten::mm")
     assert product["op_bound_s"] == pytest.approx(FLOPS / 156e12)
-    plain = json.loads(run("analyze", session, *DEVICE, "--json", "-")[1])["device"]
+    plain = as_json("analyze", session, *DEVICE)["device"]
     assert (plain["what_if_precision"], plain["what_if_clock_hz"]) == (None, None)
     assert plain["part"] == plain["name"]
 
 
-def test_a_precision_that_bounds_nothing_differently_is_said(run, session):
-    out = run("analyze", session, *DEVICE, "--precision", "fp32")[1]
-    assert "nothing is bounded differently (--precision fp32)" in flat(out)
+def test_a_precision_that_bounds_nothing_differently_is_said(ok, session):
+    said = flat(ok("analyze", session, *DEVICE, "--precision", "fp32"))
+    assert "nothing is bounded differently (--precision fp32)" in said
 
 
 def test_ranks_of_a_run_take_both(ok, session, tmp_path):
@@ -71,24 +65,20 @@ def test_ranks_of_a_run_take_both(ok, session, tmp_path):
     assert "A100-SXM4-80GB at 1 GHz" in flat(ok("analyze", *paths, *DEVICE, "--clock", "1GHz"))
 
 
-def test_devices_show_has_the_scaled_peaks(run):
-    code, out, _ = run("devices", "show", "A100-SXM4-80GB", "--clock", "705MHz", "--precision", "tf32", "--json", "-")
-    data = json.loads(out)
+def test_devices_show_has_the_scaled_peaks(as_json):
+    data = as_json("devices", "show", "A100-SXM4-80GB", "--clock", "705MHz", "--precision", "tf32")
     figures = {figure["figure"]: figure["datasheet"] for figure in data["figures"]}
-    assert code == 0
     assert figures["matrix bfloat16"] == pytest.approx(156e12)
     assert figures["matrix float32 (what if: in tfloat32)"] == pytest.approx(78e12)
     assert figures["DRAM bandwidth"] == 2039e9
     assert data["what_if_clock_hz"] == 705e6
 
 
-def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound(run):
-    shape = ("gemm", "--m", "4096", "--n", "4096", "--k", "4096", *DEVICE, "--json", "-")
-    known = json.loads(run("predict", *shape)[1])["step"]
-    data = json.loads(run("predict", *shape, "--clock", "705MHz")[1])
+def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound(as_json):
+    asked = ("predict", "gemm", "--m", "4096", "--n", "4096", "--k", "4096", *DEVICE)
+    known, data = as_json(*asked)["step"], as_json(*asked, "--clock", "705MHz")
     slow = data["step"]
-    assert not known["extrapolated"]
-    assert slow["extrapolated"]
+    assert (known["extrapolated"], slow["extrapolated"]) == (False, True)
     assert data["device"] == "A100-SXM4-80GB at 705 MHz"
     assert slow["bound_s"] == pytest.approx(2 * known["bound_s"])
     assert slow["bound_s"] <= slow["low_s"] <= slow["time_s"]
@@ -105,13 +95,12 @@ def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound
 )
 @pytest.mark.parametrize("clock", [(), ("--clock", "705MHz")])
 def test_a_precision_without_effect_on_a_prediction_is_said_and_left_out(
-    run, ok, operator, dtype, precision, changes, clock
+    as_json, ok, operator, dtype, precision, changes, clock
 ):
     asked = ("predict", *operator.split(), *DEVICE, "--dtype", dtype, *clock)
-    out = ok(*asked, "--precision", precision, "--json", "-")
-    data, plain = json.loads(out), json.loads(run(*asked, "--json", "-")[1])
+    data, plain = as_json(*asked, "--precision", precision), as_json(*asked)
     said = f"Nothing is bounded differently (--precision {precision}): no product has more bits and a lower peak."
-    console = flat(run(*asked, "--precision", precision)[1])
+    console = flat(ok(*asked, "--precision", precision))
     assert (said in data["notes"], said in console) == (not changes, not changes)
     assert (data["device"] == plain["device"]) == (f" in {precision} " not in console) == (not changes)
     if not changes:

@@ -34,3 +34,11 @@ def measured():
     from rooflight.machine.calibration import calibrate
 
     return calibrate("cuda", quick=True)
+
+
+@pytest.fixture
+def device(measured):
+    """Calibrated: on a datasheet L2 has no bandwidth, and small ops that find their data there beat main memory."""
+    from rooflight.devices import calibrations
+
+    return calibrations.device_of(measured)

@@ -5,18 +5,11 @@ import gc
 import pytest
 
 import rooflight as rl
-from rooflight.devices import calibrations
 from rooflight.machine.timing import CudaEvents, measure
 
 pytestmark = pytest.mark.gpu
 
 SLACK = 1.02  # event timers tick in half microseconds, clocks exceed those of a datasheet
-
-
-@pytest.fixture
-def device(measured):
-    """Calibrated: on a datasheet L2 has no bandwidth, and small ops that find their data there beat main memory."""
-    return calibrations.device_of(measured)
 
 
 def analysis_of(run, device, model=None):

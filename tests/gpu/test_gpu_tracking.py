@@ -3,17 +3,11 @@
 import pytest
 
 import rooflight as rl
-from rooflight.devices import calibrations
 from rooflight.tracking.loop import Tracker
 
 pytestmark = pytest.mark.gpu
 
 SLACK = 1.02  # event timers tick in half microseconds, clocks exceed those of a datasheet
-
-
-@pytest.fixture
-def device(measured):
-    return calibrations.device_of(measured)
 
 
 @pytest.fixture

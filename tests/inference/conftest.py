@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import forked_ranks
 import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
@@ -69,6 +71,20 @@ def bench(request, make) -> Bench:
     if request.param == "cpu":
         return make()
     return make(FakeDevice(), strict_sync=request.param == "device")
+
+
+@pytest.fixture(scope="module")
+def folder(request, tmp_path_factory) -> Path:
+    """Where two real ranks of the module's ``WORKER`` wrote what their profilers saw."""
+    folder = tmp_path_factory.mktemp("ranks")
+    forked_ranks.start(request.path.with_name(request.module.WORKER), folder, [2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ranks(folder) -> list[dict]:
+    """What they saw."""
+    return [json.loads((folder / f"2_{rank}.json").read_text()) for rank in range(2)]
 
 
 @pytest.fixture

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import forked_ranks
-import pytest
 import torch
 from torch import nn
 
@@ -15,19 +12,7 @@ from rooflight.inference.config import MODEL_BUCKET_ORDER
 from rooflight.inference.engines.collectives import _FUNCTIONAL, _METHODS
 from rooflight.inference.engines.graphs import StandIn, _shared
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """Where two ranks wrote what their profilers saw."""
-    folder = tmp_path_factory.mktemp("ranks")
-    forked_ranks.start(Path(__file__).with_name("tensor_parallel_worker.py"), folder, [2])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def ranks(folder) -> list[dict]:
-    """What they saw."""
-    return [json.loads((folder / f"2_{rank}.json").read_text()) for rank in range(2)]
+WORKER = "tensor_parallel_worker.py"
 
 
 def calls(found: dict) -> dict[str, float]:

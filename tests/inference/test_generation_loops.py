@@ -247,23 +247,6 @@ def test_steps_of_a_plain_loop(tmp_path):
     assert not prof.problems.counts
 
 
-def test_steps_with_a_draft(tmp_path):
-    target = built(config_of("llama"))
-    draft = draft_like(target, config_of("llama"), 0.05)
-    found, prof = profiled(tmp_path, lambda prof: speculative_decode(target, draft, prompt(), 20, gamma=3,
-                                                                     profiler=prof))  # fmt: skip
-    run = prof.results.runs[0]
-    assert run.stats.steps == found.steps
-    assert run.stats.tokens_total == 3 * 19  # the first of each comes of the prefill
-    assert set(run.buckets_engine_avg_ms) == {"draft", "verify", "sampler", "postproc"}
-    rounds = prof.results.speculation.data()
-    assert (rounds.proposed, rounds.accepted) == (sum(map(sum, found.proposed)), sum(map(sum, found.accepted)))
-    requests = prof.requests.ended.columns()
-    assert requests["tokens"].tolist() == [20, 20, 20]
-    assert requests["deliveries"].sum() == 3 + sum(tokens > 0 for row in found.step_tokens for tokens in row)
-    assert not prof.problems.counts
-
-
 # -- what cannot be ---------------------------------------------------------------------------------------------------
 
 

@@ -57,6 +57,8 @@ def test_rounds_are_those_of_the_loop(measured):
 
 
 def test_parts_of_a_step_are_the_step(measured):
+    _, run = measured[2]["runs"]
+    assert set(run["buckets_engine_avg_ms"]) == {"draft", "verify", "sampler", "postproc"}
     data = measured[2]["speculative"]
     parts = [data[f"{name}_ms"] for name in ("draft", "verify", "overhead")]
     assert min(parts) > 0
@@ -80,13 +82,17 @@ def test_the_speedup_is_that_of_the_raw_samples(measured):
 
 
 def test_requests_are_the_sequences(measured):
-    serving = measured[2]["serving"]
+    found, _, summary = measured
+    assert not summary["problems"]
+    assert summary["runs"][1]["stats"]["tokens_total"] == BATCH * (NEW - 1)  # the first of each comes of the prefill
+    serving = summary["serving"]
     assert (serving["requests"], serving["tokens"], serving["unfinished"]) == (2 * BATCH, 2 * BATCH * NEW, 0)
     assert serving["goodput"]["share"] == 1
     plain, speculative = (serving["by_label"][label] for label in ("plain", "speculative"))
     assert plain["tokens_per_delivery"] == 1
     assert plain["itl_ms"]["n"] == BATCH * (NEW - 1)
-    assert speculative["tokens_per_delivery"] > 1
+    deliveries = BATCH + sum(tokens > 0 for row in found.step_tokens for tokens in row)
+    assert speculative["tokens_per_delivery"] == pytest.approx(BATCH * NEW / deliveries)
     for stats in (plain, speculative):
         assert 0 < stats["ttft_ms"]["p50"] <= stats["e2e_ms"]["p50"]
     # with one token per delivery the mean gap is the mean time per token

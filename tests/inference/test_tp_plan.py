@@ -3,24 +3,12 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
-import forked_ranks
 import pytest
 
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("tp_plan")
-    forked_ranks.start(Path(__file__).with_name("tp_plan_worker.py"), folder, [2])
-    return folder
-
-
-@pytest.fixture(scope="module")
-def ranks(folder) -> list[dict]:
-    return [json.loads((folder / f"2_{rank}.json").read_text()) for rank in range(2)]
+WORKER = "tp_plan_worker.py"
 
 
 def test_its_collectives_have_buckets_and_the_model_computes_the_same(ranks):

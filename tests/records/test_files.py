@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 import subprocess
 import sys
 import threading
 
 import pytest
+from device_files import device
 
 from rooflight.records.files import whole_file, write_whole
 
@@ -98,15 +98,6 @@ def test_a_fifo_is_written_to_and_stays_one(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_device_stays_a_device(tmp_path):
-    link, null = tmp_path / "link", device(tmp_path / "null", 1, 3)
-    link.symlink_to(null)
-    write_whole(link, "gone")
-    assert link.is_symlink()
-    assert null.is_char_device()
-    assert sorted(tmp_path.iterdir()) == [link, null]
-
-
 def test_standard_output_by_name_goes_on_where_it_stands(tmp_path):
     # a file that standard output goes to is not replaced, nor written over from its start
     program = (
@@ -138,21 +129,15 @@ def test_a_folder_in_its_place_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def device(path, major, minor):
-    """A device of our own: none of the machine's is put at risk. Needs root."""
-    try:
-        os.mknod(path, 0o666 | stat.S_IFCHR, os.makedev(major, minor))
-    except PermissionError:
-        pytest.skip("only root makes devices")
-    return path
-
-
 def test_a_private_null_device_takes_everything_and_stays_one(tmp_path):
-    null = device(tmp_path / "null", 1, 3)
-    write_whole(null, "gone")
-    assert null.is_char_device()
-    assert null.stat().st_rdev == os.makedev(1, 3)
-    assert list(tmp_path.iterdir()) == [null]
+    link, null = tmp_path / "link", device(tmp_path / "null", 1, 3)
+    link.symlink_to(null)
+    for path in (null, link):
+        write_whole(path, "gone")
+        assert null.is_char_device()
+        assert null.stat().st_rdev == os.makedev(1, 3)
+        assert link.is_symlink()
+        assert sorted(tmp_path.iterdir()) == [link, null]
 
 
 def test_a_full_device_is_named_and_stays_one(tmp_path):
