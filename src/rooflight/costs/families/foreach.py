@@ -97,11 +97,15 @@ def step(op: OpSignature, *states: str, flops: int, unread: tuple[str, ...] = ()
     )
 
 
-@optimizer_ops("_fused_adam _fused_adamw")
-def adam(op: OpSignature) -> OpCost:
-    """Lists of p, g, m, v (and the maximum of v), and a step count each."""
-    amsgrad = bool(op.named("max_exp_avg_sqs"))
-    return step(op, "exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs", flops=14 + amsgrad)
+_MOMENTS = ("exp_avgs", "exp_avg_sqs", "max_exp_avg_sqs")
+optimizer_ops.rows(
+    {
+        # lists of p, g, m, v (and the maximum of v), and a step count each
+        lambda op: step(op, *_MOMENTS, flops=14 + bool(op.named(_MOMENTS[-1]))): "_fused_adam _fused_adamw",
+        # lists of p, g and the sum of squares: square, add, root, add, divide, scale, subtract
+        lambda op: step(op, "state_sums", flops=7): "_fused_adagrad",
+    }
+)
 
 
 @optimizer_ops("_fused_sgd")
@@ -111,12 +115,6 @@ def sgd(op: OpSignature) -> OpCost:
     flops = 2 + 2 * momentum + 2 * bool(op.attribute("nesterov"))
     unread = ("momentum_buffer_list",) if op.attribute("is_first_step") else ()
     return step(op, "momentum_buffer_list", flops=flops, unread=unread)
-
-
-@optimizer_ops("_fused_adagrad")
-def adagrad(op: OpSignature) -> OpCost:
-    """Lists of p, g and the sum of squares: square, add, root, add, divide, scale, subtract."""
-    return step(op, "state_sums", flops=7)
 
 
 @optimizer_ops("inductor::accumulate_grad_")

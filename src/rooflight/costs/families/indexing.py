@@ -96,12 +96,6 @@ def item(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=op.inputs[0].item_bytes)
 
 
-def fill_diagonal(op: OpSignature) -> OpCost:
-    """The diagonal of x gets one value."""
-    x = op.inputs[0]
-    return OpCost(bytes_written=picked_bytes(x, min(x.shape, default=1)))
-
-
 _back = first_input(1, "self")
 """The gradients of what was picked, put back among zeros."""
 ending.rows(
@@ -117,7 +111,10 @@ indexing_ops.rows(
     {
         _back: "index_select_backward gather_backward",
         item: "_local_scalar_dense item prims::item",
-        fill_diagonal: "fill_diagonal_",
+        # the diagonal of x gets one value
+        lambda op: OpCost(bytes_written=picked_bytes(op.inputs[0], min(op.inputs[0].shape, default=1))): (
+            "fill_diagonal_"
+        ),
     }
 )
 # x to the coordinates of its elements that are not zero; how many there are is data
@@ -172,13 +169,6 @@ def _in_rows(table: TensorSpec, indices: TensorSpec) -> int:
     return indices.numel * prod(table.shape[1:])
 
 
-@embedding_ops("embedding")
-def embedding(op: OpSignature) -> OpCost:
-    """weight [V, d], indices [...] to rows [..., d]."""
-    weight, indices = op.inputs[:2]
-    return picking(op, _in_rows(weight, indices), upper=may_repeat([indices]))
-
-
 @embedding_ops("_embedding_bag _embedding_bag_forward_only embedding_bag")
 def embedding_bag(op: OpSignature) -> OpCost:
     """weight [V, d], indices [n], offsets [bags] to the sum, mean or maximum of each bag's rows [bags, d]."""
@@ -190,7 +180,11 @@ def embedding_bag(op: OpSignature) -> OpCost:
 _dense_backward = first_input(1)
 """dy [..., d], indices [...] to dweight [V, d]: zeros and the sums of what hit each row."""
 embedding_ops.rows(
-    {_dense_backward: "embedding_backward", copies: "embedding_sparse_backward _embedding_bag_sparse_backward"}
+    {  # weight [V, d], indices [...] to rows [..., d]
+        lambda op: picking(op, _in_rows(*op.inputs[:2]), upper=may_repeat(op.inputs[1:2])): "embedding",
+        _dense_backward: "embedding_backward",
+        copies: "embedding_sparse_backward _embedding_bag_sparse_backward",
+    }
 )
 embedding_ops.having(ends_chain=True).rows({_dense_backward: "embedding_dense_backward"})  # any may hit any row
 
@@ -282,19 +276,16 @@ def complete_cumsum(op: OpSignature) -> OpCost:
     return OpCost(vector_flops=x.numel, vector_dtype="float32", bytes_read=x.nbytes, bytes_written=written)
 
 
-@fbgemm_ops("fbgemm::bounds_check_indices")
-def bounds_check(op: OpSignature) -> OpCost:
-    """Rows per table, indices [n] and offsets: two comparisons per index."""
-    flops = 2 * op.inputs[1].numel
-    return OpCost(vector_flops=flops, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3]))
-
-
 fbgemm_ops.rows(
     {
         # dy [B, sum of widths], added to the rows that the look-up picked
         lambda op: OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat"): (
             f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>"
         ),
+        # rows per table, indices [n] and offsets: two comparisons per index
+        lambda op: OpCost(
+            vector_flops=2 * op.inputs[1].numel, vector_dtype="float32", bytes_read=tensor_bytes(*op.inputs[:3])
+        ): "fbgemm::bounds_check_indices",
         # offsets [n] to places within the bags; their number is not counted
         lambda op: OpCost(bytes_read=op.inputs[0].nbytes): "fb::offsets_range fbgemm::offsets_range",
     }

@@ -107,9 +107,8 @@ pointwise_ops(SPECIAL)(elementwise(1))
 @pointwise_ops("masked_fill")
 def masked_fill(op: OpSignature) -> OpCost:
     """x with ``value`` where mask: one selection per element. In place only masked elements need writing."""
-    if in_place(op):
-        return moves(op, vector_flops=op.outputs[0].numel, unread=("self",), upper=True)
-    return moves(op, vector_flops=op.outputs[0].numel)
+    unread = ("self",) if in_place(op) else ()
+    return moves(op, vector_flops=op.outputs[0].numel, unread=unread, upper=in_place(op))
 
 
 activation_ops = Family("activation", fusable=True, needs=Needs.ELEMENTS)

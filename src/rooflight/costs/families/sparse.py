@@ -31,6 +31,7 @@ from rooflight.costs.rules import (
     in_place,
     nothing,
     picked_bytes,
+    picks_alone,
     sources,
     tensor_bytes,
     uncosted,
@@ -79,6 +80,10 @@ def _stored(*tensors: TensorSpec) -> int:
     return tensor_bytes(*tensors) + index_bytes(*tensors)
 
 
+def _moved(read: int, written: int, flops: int = 0) -> OpCost:
+    return OpCost(vector_flops=flops, bytes_read=read, bytes_written=written)
+
+
 def _new(op: OpSignature) -> int:
     """Bytes of the elements of the result, none if it shares those of an input."""
     out = op.outputs[0]
@@ -105,58 +110,35 @@ def to_sparse(op: OpSignature) -> OpCost:
     x, out = op.inputs[0], op.outputs[0]
     new = _new(op)
     read = x.nbytes if x.packing is None or new else 0
-    return OpCost(bytes_read=read + index_bytes(x), bytes_written=new + index_bytes(out))
-
-
-def _placed(op: OpSignature) -> OpCost:
-    """Elements to where their indices say: into a dense tensor, or beside others in a sparse one."""
-    return OpCost(bytes_read=_stored(*sources(op)), bytes_written=_stored(op.outputs[0]))
-
-
-def _copied(op: OpSignature) -> OpCost:
-    size = _stored(op.input("src") or op.inputs[-1])
-    return OpCost(bytes_read=size, bytes_written=size)
-
-
-def _reduced(op: OpSignature) -> OpCost:
-    """Stored elements added up along some dimensions."""
-    x = op.inputs[0]
-    return OpCost(vector_flops=x.numel, bytes_read=x.nbytes, bytes_written=_stored(op.outputs[0]))
+    return _moved(read + index_bytes(x), new + index_bytes(out))
 
 
 def _bag_backward(op: OpSignature) -> OpCost:
     """The gradient of each bag [bags, d] to each of its indices, as elements and indices of a table's gradient."""
     grad, out = op.inputs[0], op.outputs[0]
-    return OpCost(bytes_read=picked_bytes(grad, out.numel) + index_bytes(out), bytes_written=out.nbytes)
-
-
-def _sum_backward(op: OpSignature) -> OpCost:
-    """The sum's gradient to each element that was added; the op is given the forward's input for its pattern."""
-    out = op.outputs[0]
-    return OpCost(bytes_read=picked_bytes(op.inputs[0], out.numel), bytes_written=out.nbytes)
-
-
-def _softmax(op: OpSignature) -> OpCost:
-    """Over the stored elements of a row: 5 FLOPs each, as of dense rows."""
-    x = op.inputs[0]
-    return OpCost(vector_flops=5 * x.numel, bytes_read=_stored(x), bytes_written=op.outputs[0].nbytes)
+    return _moved(picked_bytes(grad, out.numel) + index_bytes(out), out.nbytes)
 
 
 def _softmax_backward(op: OpSignature) -> OpCost:
     """4 FLOPs per stored element. The op is given its forward's input for the pattern alone."""
     out = op.outputs[0]
-    read = tensor_bytes(*op.inputs[:2]) + index_bytes(out)
-    return OpCost(vector_flops=4 * out.numel, bytes_read=read, bytes_written=out.nbytes)
+    return _moved(tensor_bytes(*op.inputs[:2]) + index_bytes(out), out.nbytes, 4 * out.numel)
 
 
 sparse_ops.rows(
     {
-        _placed: "_to_dense to_dense _spdiags cat stack",
-        _copied: "copy copy_sparse_to_sparse",
-        _reduced: "sum _sparse_sum _sparse_csr_sum _sparse_csr_prod",
+        # elements to where their indices say: into a dense tensor, or beside others in a sparse one
+        lambda op: _moved(_stored(*sources(op)), _stored(op.outputs[0])): "_to_dense to_dense _spdiags cat stack",
+        # elements and indices over those of another
+        lambda op: _moved(*[_stored(op.input("src") or op.inputs[-1])] * 2): "copy copy_sparse_to_sparse",
+        # stored elements added up along some dimensions
+        lambda op: _moved(op.inputs[0].nbytes, _stored(op.outputs[0]), op.inputs[0].numel): "sum _sparse_sum "
+        "_sparse_csr_sum _sparse_csr_prod",
         _bag_backward: "_embedding_bag_backward _embedding_bag_sparse_backward",
-        _sum_backward: "_sparse_sum_backward",
-        _softmax: "_sparse_softmax _sparse_log_softmax",
+        picks_alone: "_sparse_sum_backward",  # to each element that was added; the pattern is the forward's input
+        # over the stored elements of a row, as of dense rows
+        lambda op: _moved(_stored(op.inputs[0]), op.outputs[0].nbytes, 5 * op.inputs[0].numel): "_sparse_softmax "
+        "_sparse_log_softmax",
         _softmax_backward: "_sparse_softmax_backward_data _sparse_log_softmax_backward_data",
         # a sparse tensor that stores nothing: the offsets of its rows alone
         lambda op: OpCost(bytes_written=index_bytes(op.outputs[0])): "zeros_like",
@@ -170,9 +152,7 @@ def pick(op: OpSignature) -> OpCost:
     """Part of a sparse tensor: the indices tell which elements."""
     x, *further = op.inputs
     out = op.outputs[0]
-    return OpCost(
-        bytes_read=picked_bytes(x, out.numel) + index_bytes(x) + tensor_bytes(*further), bytes_written=_stored(out)
-    )
+    return _moved(picked_bytes(x, out.numel) + index_bytes(x) + tensor_bytes(*further), _stored(out))
 
 
 @sparse_ops("sparse_mask _sparse_mask_projection")
@@ -180,17 +160,15 @@ def sparse_mask(op: OpSignature) -> OpCost:
     """x where the mask stores an element; the result has the mask's pattern."""
     x, mask = op.inputs[:2]
     out = op.outputs[0]
-    return OpCost(
-        bytes_read=picked_bytes(x, out.numel) + (index_bytes(x, mask) if x.packing else index_bytes(mask)),
-        bytes_written=out.nbytes,
-    )
+    indices = index_bytes(x, mask) if x.packing else index_bytes(mask)
+    return _moved(picked_bytes(x, out.numel) + indices, out.nbytes)
 
 
 @sparse_ops("_coalesce coalesce")
 def coalesce(op: OpSignature) -> OpCost:
     """Elements of equal coordinates merged: an addition for each that disappears. Sorting is not counted."""
     x, out = op.inputs[0], op.outputs[0]
-    return OpCost(vector_flops=max(0, x.numel - out.numel), bytes_read=_stored(x), bytes_written=_stored(out))
+    return _moved(_stored(x), _stored(out), max(0, x.numel - out.numel))
 
 
 @sparse_ops("add sub")
@@ -202,11 +180,8 @@ def add(op: OpSignature) -> OpCost:
     out = op.outputs[0]
     indices = index_bytes(x, y)
     if x.packing and y.packing:
-        return OpCost(
-            vector_flops=max(0, x.numel + y.numel - out.numel),
-            bytes_read=tensor_bytes(x, y) + (0 if in_place(op) and out.numel == x.numel else indices),
-            bytes_written=out.nbytes,
-        )
+        read = tensor_bytes(x, y) + (0 if in_place(op) and out.numel == x.numel else indices)
+        return _moved(read, out.nbytes, max(0, x.numel + y.numel - out.numel))
     stored, dense = (x, y) if x.packing else (y, x)
     touched = picked_bytes(dense, stored.numel)
     return OpCost(
@@ -224,11 +199,8 @@ def multiply(op: OpSignature) -> OpCost:
     given, out = sources(op), op.outputs[0]
     by_scalar = all(tensor.packing is None and tensor.numel == 1 for tensor in given[1:])
     read = given[:1] if len(given) > 1 and given[0] == given[1] else given  # x * x
-    return OpCost(
-        vector_flops=out.numel,
-        bytes_read=sum(picked_bytes(tensor, out.numel) for tensor in read) + (0 if by_scalar else index_bytes(*given)),
-        bytes_written=out.nbytes,
-    )
+    picked = sum(picked_bytes(tensor, out.numel) for tensor in read)
+    return _moved(picked + (0 if by_scalar else index_bytes(*given)), out.nbytes, out.numel)
 
 
 SPREAD_NOTE = "stored elements taken to meet as many rows of the dense operand as they can"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -35,10 +35,8 @@ _COPY_REACHES: Final = 0.85  # of the bandwidth
 _COPY_S: Final = 2e-6
 
 
-class _Piece(NamedTuple):
-    place: int
-    units: float
-    device_s: float
+_Piece = tuple[int, float, float]
+"""A place among the counted ops, host time in units, and device time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +81,7 @@ def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host
     """Those of the compiled step in a mode of ``MODES``."""
     ops, op_s = analysis.queue, analysis.predicted_op_s
     pieces = [
-        _Piece(int(place), float(ops.units[place]), float(op_s[place]) if ops.launches[place] else 0.0)
+        (int(place), float(ops.units[place]), float(op_s[place]) if ops.launches[place] else 0.0)
         for place in np.flatnonzero(work.eager)
     ]
     enter_units, copy_s = _ENTER * work.graphs, 0.0
@@ -93,11 +91,11 @@ def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host
         pieces = [*_replayed(work, mode, copy_s), *pieces]
     else:
         pieces += [
-            _Piece(launch.place, _GENERATED if launch.generated else _LIBRARY * launch.host_units, launch.seconds)
+            (launch.place, _GENERATED if launch.generated else _LIBRARY * launch.host_units, launch.seconds)
             for launch in work.launches
         ]
-        pieces.sort(key=lambda piece: piece.place)
-        pieces = [_Piece(-1, _ENTER * work.graphs, 0.0), *pieces]
+        pieces.sort(key=lambda piece: piece[0])
+        pieces = [(-1, _ENTER * work.graphs, 0.0), *pieces]
     queue, device_s = _queue_of(pieces)
     return Walls(
         wall_s=queue.wall_s(device_s, host),
@@ -114,7 +112,7 @@ def compiled_walls(analysis: Analysis, work: CompiledWork, mode: str, host: Host
 
 def _replayed(work: CompiledWork, mode: str, copy_s: float) -> list[_Piece]:
     graph_s = sum(launch.op_s if mode == "cudagraphs" else launch.seconds for launch in work.launches)
-    return [_Piece(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s), _Piece(-1, _REPLAY * work.graphs, graph_s)]
+    return [(-1, _ENTER * work.graphs + _COPY * work.copies, copy_s), (-1, _REPLAY * work.graphs, graph_s)]
 
 
 def copying_s(analysis: Analysis, work: CompiledWork) -> float:
@@ -125,17 +123,9 @@ def copying_s(analysis: Analysis, work: CompiledWork) -> float:
 
 
 def _queue_of(pieces: Sequence[_Piece]) -> tuple[Queue, Float64]:
-    count = len(pieces)
-    device_s = np.array([piece.device_s for piece in pieces], dtype=np.float64)
-    none = np.zeros(count, dtype=bool)
-    queue = Queue(
-        units=np.array([piece.units for piece in pieces], dtype=np.float64),
-        launches=device_s > 0,
-        sends=none,
-        waits_for=np.full(count, -1, dtype=np.int64),
-        syncs=none,
-    )
-    return queue, device_s
+    _, units, device_s = np.array(pieces, dtype=np.float64).reshape(-1, 3).T.copy()
+    none, first = np.zeros(len(pieces), dtype=bool), np.full(len(pieces), -1, dtype=np.int64)
+    return Queue(units=units, launches=device_s > 0, sends=none, waits_for=first, syncs=none), device_s
 
 
 DISPATCH_S: Final = 1.3e-6

@@ -51,15 +51,15 @@ def _into(result: TensorSpec, x: TensorSpec, read: int, *, contracted: int = 0, 
     )
 
 
-def into(*, read: slice = slice(1, None), four_bits: bool = False) -> Formula:
-    """A formula: the result [.., n], the operand [.., k], ...; ``read`` are those that are read; they have two
-    numbers a byte if they have ``four_bits``.
+def into(*, result: int = 0, x: int = 1, read: slice = slice(1, None), four_bits: bool = False) -> Formula:
+    """A formula: the ``result`` [.., n], the operand ``x`` [.., k], ...; ``read`` are those that are read; they have
+    two numbers a byte if they have ``four_bits``.
     """
 
     def cost(op: OpSignature) -> OpCost:
-        x = op.inputs[1]
-        contracted, dtype = (2 * x.shape[-1], FLOAT4) if four_bits else (0, "")
-        return _into(op.inputs[0], x, tensor_bytes(*op.inputs[read]), contracted=contracted, dtype=dtype)
+        operand, read_bytes = op.inputs[x], tensor_bytes(*op.inputs[read])
+        contracted, dtype = (2 * operand.shape[-1], FLOAT4) if four_bits else (0, "")
+        return _into(op.inputs[result], operand, read_bytes, contracted=contracted, dtype=dtype)
 
     return cost
 
@@ -88,6 +88,7 @@ product.rows(
         # the result, a [m, k], b of k n numbers
         into(read=slice(1, 3)): "_C::dsv3_fused_a_gemm _C::fp32_router_gemm sgl_kernel::dsv3_fused_a_gemm "
         "sgl_kernel::dsv3_router_gemm",
+        into(result=2, x=0, read=slice(2)): "sgl_kernel::bmm_fp8",  # a [b, m, k], b, the result [b, m, n], scales
         # x [..., k], w [n, k], perhaps a bias
         returning(): "aiter::gemm_a16w16 vllm::rocm_unquantized_gemm vllm::rocm_aiter_tuned_gemm "
         "bitsandbytes::int8_linear_matmul",
@@ -112,13 +113,6 @@ product.rows(
     },
     "aiter",
 )
-
-
-@product("sgl_kernel::bmm_fp8")
-def bmm_fp8(op: OpSignature) -> OpCost:
-    """a [b, m, k], b [b, k, n], the result [b, m, n], scales."""
-    a, b, result = op.inputs[:3]
-    return _into(result, a, tensor_bytes(a, b))
 
 
 @product(

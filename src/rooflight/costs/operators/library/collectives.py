@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -37,23 +38,26 @@ def shares(shape: Shape) -> str | None:
 
 
 class Collective:
-    """A one-way call of ``op`` from a flat source to a target; names of its arguments for either, empty for none."""
+    """A one-way call of ``op`` from a flat source to a target, by the ``names`` of its arguments for target and source,
+    empty for none. ``received`` gives the elements of the target by those of the source and the ranks.
+    """
 
-    op = ""
-    target, source = "output_tensor", "input_tensor"
-    returns_target = True
-
-    def received(self, shape: Shape) -> int:
-        """Elements of the target."""
-        return shape["elements"]
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        """The call itself."""
-        raise NotImplementedError
+    def __init__(
+        self,
+        op: str,
+        run: Callable[[Any, Shape, Any, Any], Any],
+        *,
+        names: tuple[str, str] = ("output_tensor", "input_tensor"),
+        received: Callable[[int, int], int] = lambda elements, _: elements,
+        returns_target: bool = True,
+    ) -> None:
+        self.op, self.run, self.names = op, run, names
+        self.received, self.returns_target = received, returns_target
 
     def work(self, shape: Shape, dtype: str) -> Work:
-        target, source = TensorSpec((self.received(shape),), dtype, storage=0), tensor(dtype, shape["elements"])
-        given = {name: spec for name, spec in ((self.target, target), (self.source, source)) if name}
+        received = self.received(shape["elements"], num_ranks(shape))
+        target, source = TensorSpec((received,), dtype, storage=0), tensor(dtype, shape["elements"])
+        given = {name: spec for name, spec in zip(self.names, (target, source), strict=True) if name}
         group = RankGroup(size=num_ranks(shape), nodes=shape["nodes"])
         returned = (target,) if self.returns_target else ()
         return Work(forward=(call(self.op, given, *returned, **dict(group.attributes)),))
@@ -66,67 +70,45 @@ class Collective:
         if dist.get_world_size() != num_ranks(shape):
             raise RefusedError(f"this run has {count_of(dist.get_world_size(), 'rank')}, not {num_ranks(shape)}")
         source = random(torch, dtype, device, shape["elements"])
-        target = source.new_empty(self.received(shape)) if self.target and self.source else source
-        return Prepared(forward=partial(self.call, dist, shape, target, source))
+        received = self.received(shape["elements"], num_ranks(shape))
+        target = source.new_empty(received) if all(self.names) else source
+        return Prepared(forward=partial(self.run, dist, shape, target, source))
+
+
+def _gather(dist: Any, _: Shape, target: Any, source: Any) -> Any:
+    return (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(target, source)
+
+
+def _scatter(dist: Any, _: Shape, target: Any, source: Any) -> Any:
+    return (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(target, source)
+
+
+def _send(dist: Any, shape: Shape, _: Any, source: Any) -> Any:
+    rank, last = dist.get_rank(), num_ranks(shape) - 1
+    if rank in (0, last):
+        return dist.send(source, last) if rank == 0 else dist.recv(source, 0)
+    return None  # those between look on
 
 
 collective = partial(operator, directions=STEP, launch_parameters=TOPOLOGY, elements=ELEMENTS)
-
-
-@collective("[elements] of each rank, summed over all ranks", check=several)
-class all_reduce(Collective):
-    """Every rank ends with the sum, in place."""
-
-    op, target, source = "c10d::allreduce_", "tensors", ""
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        return dist.all_reduce(source)
-
-
-@collective("[elements] of each rank gathered on all", check=several)
-class all_gather(Collective):
-    """Every rank ends with the parts of all."""
-
-    op = "c10d::_allgather_base_"
-
-    def received(self, shape: Shape) -> int:
-        return shape["elements"] * num_ranks(shape)
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        return (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(target, source)
-
-
-@collective("[elements] of each rank, summed, one part to each", check=shares)
-class reduce_scatter(Collective):
-    """Every rank ends with its part of the sum."""
-
-    op = "c10d::_reduce_scatter_base_"
-
-    def received(self, shape: Shape) -> int:
-        return shape["elements"] // num_ranks(shape)
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        return (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(target, source)
-
-
-@collective("[elements] of each rank, an equal part to each", check=shares)
-class all_to_all(Collective):
-    """Every rank sends one of its parts to each rank."""
-
-    op, target, source, returns_target = "c10d::alltoall_base_", "output", "input", False
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        return dist.all_to_all_single(target, source)
-
-
-@collective("[elements] sent by the first rank to the last", check=several)
-class p2p(Collective):
-    """The first rank sends, the last receives, those between look on; between nodes where there are several."""
-
-    op, target, source, returns_target = "c10d::send", "", "tensors", False
-
-    def call(self, dist: Any, shape: Shape, target: Any, source: Any) -> Any:
-        rank, last = dist.get_rank(), num_ranks(shape) - 1
-        if rank in (0, last):
-            return dist.send(source, last) if rank == 0 else dist.recv(source, 0)
-        return None
+collective("[elements] of each rank, summed over all ranks", name="all_reduce", check=several)(
+    Collective("c10d::allreduce_", lambda dist, _, __, source: dist.all_reduce(source), names=("tensors", ""))
+)
+collective("[elements] of each rank gathered on all", name="all_gather", check=several)(
+    Collective("c10d::_allgather_base_", _gather, received=lambda elements, ranks: elements * ranks)
+)
+collective("[elements] of each rank, summed, one part to each", name="reduce_scatter", check=shares)(
+    Collective("c10d::_reduce_scatter_base_", _scatter, received=lambda elements, ranks: elements // ranks)
+)
+collective("[elements] of each rank, an equal part to each", name="all_to_all", check=shares)(
+    Collective(
+        "c10d::alltoall_base_",
+        lambda dist, _, target, source: dist.all_to_all_single(target, source),
+        names=("output", "input"),
+        returns_target=False,
+    )
+)
+# from the first rank to the last: between nodes where there are several
+collective("[elements] sent by the first rank to the last", name="p2p", check=several)(
+    Collective("c10d::send", _send, names=("", "tensors"), returns_target=False)
+)
