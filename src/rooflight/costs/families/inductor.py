@@ -15,6 +15,7 @@ from math import isqrt, prod
 from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.matmul import product
 from rooflight.costs.registry import GENERATED, TEMPLATE
 from rooflight.costs.rules import Family, picked_bytes
 from rooflight.records.signature import OpSignature
@@ -46,14 +47,8 @@ def template_kernel(op: OpSignature) -> OpCost | Uncosted:
     contracted = isqrt(a.numel * b.numel // max(result.numel * batch, 1))
     if not result.numel or contracted**2 * batch * result.numel != a.numel * b.numel:
         return Uncosted("the shapes of its tensors are those of no product")
-    return OpCost(
-        matrix_flops=2 * contracted * result.numel,
-        matrix_dtype=a.dtype,
-        bytes_read=sum(tensor.nbytes for tensor in op.inputs[:-1]),
-        bytes_written=result.nbytes,
-        upper=True,
-        note=FUSED_NOTE,
-    )
+    read, written = sum(tensor.nbytes for tensor in op.inputs[:-1]), result.nbytes
+    return product(op, contracted * result.numel, a, read=read, bytes_written=written, upper=True, note=FUSED_NOTE)
 
 
 def _steps(op: OpSignature) -> int:

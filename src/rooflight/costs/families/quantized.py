@@ -14,12 +14,11 @@ so counts are ``upper``.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import trunc
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.matmul import multiply_adds
-from rooflight.costs.rules import Family, further_bytes, integer, moves, per_input, read_bytes, uncosted
+from rooflight.costs.families.matmul import product
+from rooflight.costs.rules import Family, further_bytes, integer, per_input, read_bytes, uncosted
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -39,39 +38,24 @@ def scaled_mm(op: OpSignature) -> OpCost:
     """float8 (or float4) [m, k] @ [k, n], scales per tensor, row or block, to [m, n]; then the scale and the bias."""
     a, b = op.inputs[:2]
     (m, k), n = a.shape, b.shape[-1]
-    return OpCost(
-        matrix_flops=2 * m * n * k * values_per_byte(a),
-        matrix_dtype=a.dtype,
-        vector_flops=(2 if op.input("bias") else 1) * m * n,
-        vector_dtype=op.outputs[0].dtype,
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-    )
+    flops, dtype = (2 if op.input("bias") else 1) * m * n, op.outputs[0].dtype
+    return product(op, m * n * k * values_per_byte(a), a, vector_flops=flops, vector_dtype=dtype)
 
 
 def _narrow_weights(op: OpSignature, features: int, dtype: str) -> OpCost:
     """x [..., k] times a packed weight of k x ``features`` values."""
     x = op.inputs[0]
     weights = x.shape[-1] * features
-    return OpCost(
-        matrix_flops=2 * (x.numel // max(1, x.shape[-1])) * weights,
-        matrix_dtype=dtype,
-        vector_flops=UNPACK_FLOPS * weights,
-        vector_dtype=x.dtype,
-        bytes_read=read_bytes(op),
-        bytes_written=op.output_bytes,
-    )
-
-
-def int8_product(op: OpSignature) -> OpCost:
-    """int8 [..., m, k] @ [..., k, n]."""
-    flops = 2 * op.outputs[0].numel * op.inputs[0].shape[-1]
-    return replace(moves(op), matrix_flops=flops, matrix_dtype="int8")
+    count, unpacking = x.numel // max(1, x.shape[-1]) * weights, UNPACK_FLOPS * weights
+    return product(op, count, x, matrix_dtype=dtype, vector_flops=unpacking, vector_dtype=x.dtype)
 
 
 quantized_products.rows(
     {
-        int8_product: "_int_mm quantized::matmul",
+        # int8 [..., m, k] @ [..., k, n]
+        lambda op: product(op, op.outputs[0].numel * op.inputs[0].shape[-1], op.inputs[0], matrix_dtype="int8"): (
+            "_int_mm quantized::matmul"
+        ),
         # x [..., k] at 16 or 32 bits, n x k weights at 4 or 8 bits with scales, to [..., n]
         lambda op: _narrow_weights(op, op.outputs[0].shape[-1], op.inputs[0].dtype): (
             "_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros "
@@ -92,15 +76,8 @@ quantized_products.rows(
 def quantized_linear(op: OpSignature) -> OpCost:
     """x [..., k] times an int8 weight [n, k] hidden in a packed object, its size taken from the shapes."""
     x, out = op.inputs[0], op.outputs[0]
-    weights = x.shape[-1] * out.shape[-1]
-    return OpCost(
-        matrix_flops=2 * out.numel * x.shape[-1],
-        matrix_dtype="int8",
-        vector_flops=out.numel,
-        bytes_read=read_bytes(op) + weights,
-        bytes_written=op.output_bytes,
-        note="packed weight taken as int8, without bias",
-    )
+    read, note = read_bytes(op) + x.shape[-1] * out.shape[-1], "packed weight taken as int8, without bias"
+    return product(op, out.numel * x.shape[-1], x, read=read, matrix_dtype="int8", vector_flops=out.numel, note=note)
 
 
 quantizing.rows(
@@ -171,31 +148,14 @@ def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
 def grouped_mm(op: OpSignature) -> OpCost:
     """a [T, K] @ b [G, K, N], a [G, M, K] @ b [K, T], a [M, T] @ b [T, N] per group, or batched 3-D @ 3-D."""
     a, b = op.inputs[:2]
-    others = further_bytes(op, 2)
-    packing = values_per_byte(a)
-    contracted = a.shape[-1] * packing
-    cost = OpCost(
-        matrix_dtype=a.dtype,
-        vector_flops=op.outputs[0].numel if op.input("bias") else 0,
-        bytes_read=others + a.nbytes + b.nbytes,
-        bytes_written=op.output_bytes,
-    )
-    if len(a.shape) == 2 and len(b.shape) == 2:  # the weights' gradient: T, split into groups, is contracted away
-        return replace(
-            cost, matrix_flops=multiply_adds(a.shape[0] * contracted * b.shape[1], a), upper=True, note=ROWS_NOTE
-        )
-    if len(a.shape) == len(b.shape):
-        return replace(cost, matrix_flops=multiply_adds(a.shape[0] * a.shape[1] * contracted * b.shape[2], a))
-    if len(a.shape) == 2:
-        rows, experts, shared = a.shape[0], b, a
-        work = rows * contracted * b.shape[2]
+    contracted, added = a.shape[-1] * values_per_byte(a), op.outputs[0].numel if op.input("bias") else 0
+    read, note = further_bytes(op, 2) + a.nbytes + b.nbytes, ""
+    if len(a.shape) == len(b.shape) == 2:  # the weights' gradient: T, split into groups, is contracted away
+        count, note = a.shape[0] * contracted * b.shape[1], ROWS_NOTE
+    elif len(a.shape) == len(b.shape):
+        count = a.shape[0] * a.shape[1] * contracted * b.shape[2]
     else:
-        rows, experts, shared = b.shape[1], a, b
-        work = rows * contracted * a.shape[1]
-    return replace(
-        cost,
-        matrix_flops=multiply_adds(work, a),
-        bytes_read=others + shared.nbytes + _active_bytes(experts, rows),
-        upper=True,
-        note=ROUTING_NOTE,
-    )
+        rows, experts, columns = (a.shape[0], b, b.shape[2]) if len(a.shape) == 2 else (b.shape[1], a, a.shape[1])
+        count, note = rows * contracted * columns, ROUTING_NOTE
+        read -= experts.nbytes - _active_bytes(experts, rows)
+    return product(op, count, a, vector_flops=added, read=read, upper=bool(note), note=note)

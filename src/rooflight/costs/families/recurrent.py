@@ -221,14 +221,9 @@ def quantized_recurrent(op: OpSignature) -> OpCost:
     rows = directions * GATES[kind] * hidden
     weights = rows * (width + hidden) + (layers - 1) * rows * (directions + 1) * hidden
     tokens, dtype = x.numel // max(1, width), "float16" if op.attribute("dtype") == "float16" else "int8"
-    return OpCost(
-        matrix_flops=2 * tokens * weights,
-        matrix_dtype=dtype,
-        vector_flops=CELL_FLOPS[kind] * tokens * layers * directions * hidden,
-        bytes_read=read_bytes(op) + weights * item_bytes(dtype),
-        bytes_written=op.output_bytes,
-        note=PACKED_NOTE.replace("int8", dtype),
-    )
+    read, flops = read_bytes(op) + weights * item_bytes(dtype), CELL_FLOPS[kind] * tokens * layers * directions * hidden
+    note = PACKED_NOTE.replace("int8", dtype)
+    return product(op, tokens * weights, x, read=read, matrix_dtype=dtype, vector_flops=flops, note=note)
 
 
 @quantized_ops(

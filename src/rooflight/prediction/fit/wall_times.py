@@ -65,13 +65,9 @@ def fit_host(programs: Iterable[tuple[Analysis, float]] | Session) -> Host:
     launch_s = _least_off(queues, device_s, np.array(walls))
     found = Host.of(launch_s)
     off = np.log(np.array(walls)) - _log_walls(queues, device_s, found)
-    return Host(
-        launch_s=found.launch_s,
-        first_s=found.first_s,
-        low=min(_WIDEST_IN[0], exp(max(-_CLAMP, float(np.quantile(off, _INTERVAL[0]))))),
-        high=max(_WIDEST_IN[1], exp(min(_CLAMP, float(np.quantile(off, _INTERVAL[1]))))),
-        source=f"fitted from {count_of(len(given), 'program')}",
-    )
+    least, most = (float(np.clip(end, -_CLAMP, _CLAMP)) for end in np.quantile(off, _INTERVAL))
+    low, high = min(_WIDEST_IN[0], exp(least)), max(_WIDEST_IN[1], exp(most))
+    return replace(found, low=low, high=high, source=f"fitted from {count_of(len(given), 'program')}")
 
 
 def _least_off(queues: Sequence[Queue], device_s: Sequence[Float64], walls: Float64) -> float:

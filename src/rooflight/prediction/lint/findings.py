@@ -144,7 +144,7 @@ class Rule(StrEnum):
     UNUSABLE_COLUMN = "unusable column"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """What is wrong with one row's time in one direction; with all of a column where ``row`` and ``line`` are None.
 
@@ -311,16 +311,7 @@ def is_flagged(table: MeasuredTable, flagged: Set[Place]) -> Mask:
 def _finding(
     table: MeasuredTable | MeasuredOps, direction: str, rule: Rule, evidence: str, factor: float, **place: int
 ) -> Finding:
-    return Finding(
-        source=table.source,
-        kernel=table.kernel,
-        device=table.device.name,
-        direction=direction,
-        rule=rule,
-        evidence=evidence,
-        factor=factor,
-        **place,
-    )
+    return Finding(table.source, table.kernel, table.device.name, direction, rule, evidence, factor, **place)
 
 
 def beats_bound(table: MeasuredTable, bounds: RowBounds, flagged: Set[Place]) -> int:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.families.matmul import product
 from rooflight.costs.families.normalization import FORWARD_FLOPS
 from rooflight.costs.rules import Family, integer, tensor_bytes
 from rooflight.records.signature import (
@@ -44,13 +45,9 @@ def moe_forward(op: OpSignature) -> OpCost | Uncosted:
     tokens = prod(x.shape[:-1])
     dtype = op.attribute(PRODUCT_DTYPE)
     moved = tokens * hidden * x.item_bytes
-    return OpCost(
-        matrix_flops=2 * tokens * per_token * weights,
-        matrix_dtype=dtype if isinstance(dtype, str) else x.dtype,
-        bytes_read=moved + logits.nbytes + (per_token * weights * bits // 8 if tokens else 0),
-        bytes_written=moved,
-        note=LEAST_NOTE,
-    )
+    dtype = dtype if isinstance(dtype, str) else x.dtype
+    count, read = tokens * per_token * weights, logits.nbytes + (per_token * weights * bits // 8 if tokens else 0)
+    return product(op, count, x, read=moved + read, bytes_written=moved, matrix_dtype=dtype, note=LEAST_NOTE)
 
 
 def _experts(
@@ -162,13 +159,8 @@ def wna16_marlin(op: OpSignature) -> OpCost | Uncosted:
     x, result, weight = op.input("arg0"), op.input("arg1"), op.input("arg2")
     if x is None or result is None or weight is None:
         return Uncosted("it was given no tensor for its result")
-    return OpCost(
-        matrix_flops=2 * result.numel * x.shape[-1],
-        matrix_dtype=x.dtype,
-        bytes_read=x.nbytes + weight.nbytes // max(weight.shape[0], 1),
-        bytes_written=result.nbytes,
-        note=LEAST_NOTE,
-    )
+    read, written = x.nbytes + weight.nbytes // max(weight.shape[0], 1), result.nbytes
+    return product(op, result.numel * x.shape[-1], x, read=read, bytes_written=written, note=LEAST_NOTE)
 
 
 @expert_ops(
@@ -180,14 +172,9 @@ def group_mm(op: OpSignature) -> OpCost:
     result, a, b = op.inputs[:3]
     four_bits = "fp4" in op.name
     contracted = a.shape[-1] * (2 if four_bits else 1)
-    return OpCost(
-        matrix_flops=2 * result.numel * contracted,
-        matrix_dtype="float4_e2m1fn_x2" if four_bits else a.dtype,
-        bytes_read=a.nbytes + (b.nbytes // max(b.shape[0], 1) if result.numel else 0),
-        bytes_written=result.nbytes,
-        upper=True,
-        note=LEAST_NOTE,
-    )
+    how = {"matrix_dtype": "float4_e2m1fn_x2" if four_bits else a.dtype, "upper": True, "note": LEAST_NOTE}
+    read = a.nbytes + (b.nbytes // max(b.shape[0], 1) if result.numel else 0)
+    return product(op, result.numel * contracted, a, (), read, bytes_written=result.nbytes, **how)
 
 
 @expert_ops(
