@@ -110,11 +110,6 @@ def test_training(name, device):
     )
 
 
-def test_backward_is_two_and_a_half_forwards():
-    q, k, v = inputs(CASES["square"], "cpu", grad=True)
-    assert cost(analyse_training(lambda: attention(q, k, v)), ATTENTION_BACKWARD).matrix_flops == 81920  # 2.5 * 32768
-
-
 @pytest.mark.parametrize(
     ("mask", "size"),
     [
@@ -168,11 +163,35 @@ def test_autocast_runs_at_the_lower_precision():
     assert bytes_of(analysis, FORWARD) == (3 * 2048, 2048 + 256)
 
 
-def test_math_backend_is_the_same_op():
-    q, k, v = inputs(CASES["causal"], "cpu", grad=True)
+def retained(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    out = attention(q, k, v).sum()
+    out.backward(retain_graph=True)
+    out.backward()
+
+
+def checkpointed(*qkv: torch.Tensor) -> None:
+    checkpoint(lambda *each: attention(*each, is_causal=True), *qkv, use_reentrant=False).sum().backward()
+
+
+def by_math(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        analysis = analyse_training(lambda: attention(q, k, v, is_causal=True))
-    assert analysis.totals.matrix_flops == 64512  # 3.5 * 18432
+        attention(q, k, v, is_causal=True).sum().backward()
+
+
+@pytest.mark.parametrize(
+    ("run", "expected"),
+    [
+        (lambda *qkv: attention(*qkv).sum().backward(), 114688),  # (1 + 2.5) * 32768
+        (lambda *qkv: (attention(*qkv) + attention(*qkv, is_causal=True)).sum().backward(), 179200),
+        (retained, 196608),  # (1 + 2.5 + 2.5) * 32768: walked twice
+        (by_math, 64512),  # 3.5 * 18432
+        (checkpointed, 82944),  # (1 + 1 + 2.5) * 18432
+    ],
+    ids=["plain", "two calls", "retained graph", "math backend", "checkpointed"],
+)
+def test_whole_steps_count_forward_and_two_and_a_half_backward(run, expected):
+    q, k, v = inputs(CASES["square"], "cpu", grad=True)
+    assert analyse(lambda: run(q, k, v)).totals.matrix_flops == expected
 
 
 def test_only_the_gradients_asked_for():
@@ -185,26 +204,9 @@ def test_only_the_gradients_asked_for():
     assert cost(value_only, ATTENTION_BACKWARD).matrix_flops == 32768  # scores again, dV: 2 * 8 * 64 * 2 * 16
 
 
-def test_two_calls_in_one_graph():
-    q, k, v = inputs(CASES["square"], "cpu", grad=True)
-    analysis = analyse_training(lambda: attention(q, k, v) + attention(q, k, v, is_causal=True))
-    assert analysis.totals.matrix_flops == 179200  # 3.5 * (32768 + 18432)
-
-
 def test_self_attention_reads_the_one_tensor_once():
     q = rand(2, 4, 8, 16)
     assert bytes_of(analyse(lambda: attention(q, q, q)), FORWARD) == (4096, 4096)
-
-
-def test_retained_graph_is_walked_twice():
-    q, k, v = inputs(CASES["square"], "cpu", grad=True)
-
-    def run():
-        out = attention(q, k, v).sum()
-        out.backward(retain_graph=True)
-        out.backward()
-
-    assert analyse(run).totals.matrix_flops == 196608  # (1 + 2.5 + 2.5) * 32768
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
@@ -234,15 +236,6 @@ def test_checkpointing_counts_the_recomputed_forward(device, reentrant):
     flops = {group.name: group.matrix_flops for group in analyse(run).by("op")}
     assert flops[FORWARD] == 36864  # 2 * 18432
     assert flops[ATTENTION_BACKWARD] == 46080  # 2.5 * 18432
-
-
-def test_checkpointing_attention_alone_counts_the_recomputed_forward():
-    q, k, v = inputs(CASES["causal"], "cpu", grad=True)
-
-    def run():
-        checkpoint(lambda *qkv: attention(*qkv, is_causal=True), q, k, v, use_reentrant=False).sum().backward()
-
-    assert analyse(run).totals.matrix_flops == 82944  # (1 + 1 + 2.5) * 18432
 
 
 @pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")

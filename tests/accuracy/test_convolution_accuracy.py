@@ -19,19 +19,11 @@ def test_convolution():
     assert found.bytes_written == 1728  # 4 B * 2 * 6 * 36
 
 
-def test_padded_taps_are_counted():
-    layer, x = nn.Conv2d(4, 6, 3, padding=1), rand(2, 4, 8, 8)
-    assert flops(lambda: layer(x)) == 55296  # 2 * 2 * 6 * (8 * 8) * 4 * 9
-
-
-def test_dilated():
-    layer, x = nn.Conv2d(4, 6, 3, dilation=2), rand(2, 4, 8, 8)
-    assert flops(lambda: layer(x)) == 13824  # 2 * 2 * 6 * (4 * 4) * 4 * 9
-
-
 @pytest.mark.parametrize(
     ("layer", "shape", "expected"),
     [
+        (nn.Conv2d(4, 6, 3, padding=1), (2, 4, 8, 8), 55296),  # 2 * 2 * 6 * (8 * 8) * 4 * 9, padded taps too
+        (nn.Conv2d(4, 6, 3, dilation=2), (2, 4, 8, 8), 13824),  # 2 * 2 * 6 * (4 * 4) * 4 * 9
         (nn.Conv1d(4, 6, 3), (2, 4, 8), 1728),  # 2 * 2 * 6 * 6 * 4 * 3
         (nn.Conv3d(2, 3, 2), (1, 2, 4, 4, 4), 2592),  # 2 * 1 * 3 * 27 * 2 * 8
         (nn.Conv2d(8, 8, 3, groups=4, bias=False), (2, 8, 8, 8), 20736),  # 2 * 2 * 8 * 36 * (8 / 4) * 9
@@ -41,34 +33,24 @@ def test_dilated():
         (nn.ConvTranspose2d(4, 6, 3, stride=2, groups=2), (2, 4, 5, 5), 10800),  # 2 * 2 * 4 * 25 * (6 / 2) * 9
         (nn.ConvTranspose1d(4, 6, 4, stride=4), (2, 4, 8), 3072),  # 2 * 2 * 4 * 8 * 6 * 4
     ],
-    ids=["1d", "3d", "4 groups", "depthwise", "two per channel", "transposed", "transposed, 2 groups", "transposed 1d"],
 )
-class TestEachGradientCostsOneForward:
-    def test_forward(self, layer, shape, expected):
-        x = rand(*shape)
-        assert flops(lambda: layer(x)) == expected
-
-    def test_input_and_weight(self, layer, shape, expected):
-        x = rand(*shape, grad=True)
-        assert training_flops(lambda: layer(x)) == 3 * expected
-
-    def test_weight_only_for_an_input_that_wants_none(self, layer, shape, expected):
-        x = rand(*shape)
-        assert training_flops(lambda: layer(x)) == 2 * expected
+def test_each_gradient_costs_one_forward(layer, shape, expected):
+    x, with_gradient = rand(*shape), rand(*shape, grad=True)
+    assert flops(lambda: layer(x)) == expected
+    assert training_flops(lambda: layer(with_gradient)) == 3 * expected
+    assert training_flops(lambda: layer(x)) == 2 * expected  # an input that wants none
 
 
-def test_backward_bytes():
-    layer, x = nn.Conv2d(4, 6, 3), rand(2, 4, 8, 8, grad=True)
-    read, written = bytes_of(analyse_training(lambda: layer(x)), BACKWARD)
-    assert read == 4640  # 4 B * (dy 432 + x 512 + w 216)
-    assert written == 2936  # 4 B * (dx 512 + dw 216 + db 6)
-
-
-def test_backward_of_the_first_layer_does_not_read_the_weight():
-    layer, x = nn.Conv2d(4, 6, 3), rand(2, 4, 8, 8)
-    read, written = bytes_of(analyse_training(lambda: layer(x)), BACKWARD)
-    assert read == 3776  # 4 B * (dy 432 + x 512)
-    assert written == 888  # 4 B * (dw 216 + db 6)
+@pytest.mark.parametrize(
+    ("grad", "moved"),
+    [
+        (True, (4640, 2936)),  # 4 B * (dy 432 + x 512 + w 216), 4 B * (dx 512 + dw 216 + db 6)
+        (False, (3776, 888)),  # the first layer's does not read the weight: 4 B * (dy 432 + x 512), (dw 216 + db 6)
+    ],
+)
+def test_backward_bytes(grad, moved):
+    layer, x = nn.Conv2d(4, 6, 3), rand(2, 4, 8, 8, grad=grad)
+    assert bytes_of(analyse_training(lambda: layer(x)), BACKWARD) == moved
 
 
 def test_stride_leaves_input_unread():

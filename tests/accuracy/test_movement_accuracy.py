@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.nn import functional
 Step = Callable[[Tensor, Tensor], Any]
 
 MASK = torch.ones(4, 10, dtype=torch.bool)
-OUT, ROW, SHORT, TABLE, SMALL_TABLE = rand(4, 10), rand(1, 10), rand(2, 10), rand(1000, 16), rand(4, 16)
+OUT, ROW, SHORT, SMALL_TABLE = rand(4, 10), rand(1, 10), rand(2, 10), rand(4, 16)
 WORDS, PICKS = torch.arange(15).view(3, 5), torch.zeros(4, 2, dtype=torch.long)
 FIRST, PAIR = torch.zeros(3, 5, dtype=torch.long), torch.tensor([0, 1])
 
@@ -99,9 +100,77 @@ def test_mixed_precision() -> None:
     assert moved(lambda: x + y) == (240, 160)  # 160 + 80
 
 
-def test_gelu_backward() -> None:
-    x = rand(4, 10, grad=True)
-    assert bytes_of(analyse_training(lambda: functional.gelu(x)), "aten::gelu_backward") == (320, 160)  # dy, x; dx
+CROSS_ENTROPY = partial(functional.cross_entropy, target=torch.zeros(6, dtype=torch.long))
+TRAINED: dict[str, tuple[Callable[[Tensor], Tensor], tuple[int, ...], dict[str, tuple[int, int]], dict[str, int]]] = {
+    # the shape of what is trained, bytes read and written by an op, and its vector FLOPs
+    "gelu": (functional.gelu, (4, 10), {"aten::gelu_backward": (320, 160)}, {}),  # dy, x; dx
+    "dropout": (functional.dropout, (4, 10), {"aten::native_dropout_backward": (200, 160)}, {}),  # gradient and mask
+    # of 1000 rows of 64 bytes those that 3 x 5 indices of 8 bytes pick: 15 * 8 + 15 * 64, 15 * 64; a dense gradient
+    # writes the whole table: 15 * (64 + 8), 1000 * 64
+    "embedding": (
+        partial(functional.embedding, WORDS),
+        (1000, 16),
+        {"aten::embedding": (1080, 960), "aten::embedding_dense_backward": (1080, 64000)},
+        {},
+    ),
+    # 6 rows over 50 classes, 1200 bytes of logits: torch's chain materialises the log-softmax. Target 6 * 8 B, a logit
+    # for each row; the loss and the total weight. The loss's gradient 4 B, target 48, total weight 4. 5 * 6 * 50 FLOPs
+    "cross entropy": (
+        CROSS_ENTROPY,
+        (6, 50),
+        {
+            "aten::_log_softmax": (1200, 1200),
+            "aten::nll_loss_forward": (72, 8),
+            "aten::nll_loss_backward": (56, 1200),
+            "aten::_log_softmax_backward_data": (2400, 1200),
+        },
+        {"aten::_log_softmax": 1500},
+    ),
+    "mean squared error": (
+        partial(functional.mse_loss, target=OUT),
+        (4, 10),
+        {"aten::mse_loss": (320, 4), "aten::mse_loss_backward": (324, 160)},  # dy 4 B
+        {},
+    ),
+    "softmax": (
+        partial(functional.softmax, dim=-1),
+        (4, 10),
+        {"aten::_softmax": (160, 160), "aten::_softmax_backward_data": (320, 160)},
+        {"aten::_softmax": 200, "aten::_softmax_backward_data": 160},  # 5 * 40, 4 * 40
+    ),
+    # x 256 + weight and bias 128; y 256 + mean and 1/std 2 * 16. dy 256 + x 256 + mean and 1/std 32 + weight 64, but no
+    # bias; dx 256 + dw and db 128. 8 * 64 FLOPs
+    "layer norm": (
+        nn.LayerNorm(16),
+        (4, 16),
+        {"aten::native_layer_norm": (384, 288), "aten::native_layer_norm_backward": (608, 384)},
+        {"aten::native_layer_norm": 512, "aten::native_layer_norm_backward": 1024},
+    ),
+    # x 800 + weight and bias 32; y 800 + 2 * 2 groups * 2 rows * 4 B. dy, x, statistics 32, weight 16; dx, dw, db
+    "group norm": (
+        nn.GroupNorm(2, 4),
+        (2, 4, 5, 5),
+        {"aten::native_group_norm": (832, 832), "aten::native_group_norm_backward": (1648, 832)},
+        {},
+    ),
+    # dy 256, x 256, 1/rms 16, weight 64; dx 256, dweight 64
+    "root mean square norm": (nn.RMSNorm(16), (4, 16), {"aten::_fused_rms_norm_backward": (592, 320)}, {}),
+}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_bytes_moved_in_training(name: str) -> None:
+    step, shape, moved_by, flops_of = TRAINED[name]
+    x = rand(*shape, grad=True)
+    analysis = analyse_training(lambda: step(x))
+    assert {op: bytes_of(analysis, op) for op in moved_by} == moved_by
+    assert {op: cost(analysis, op).vector_flops for op in flops_of} == flops_of
+    assert analysis.totals.matrix_flops == 0
+
+
+def test_exponentials_never_run_at_the_matrix_peak():
+    x = rand(4, 10).bfloat16()
+    assert analyse(lambda: x.log_softmax(-1)).totals.matrix_flops == 0
 
 
 def test_sum_of_an_expanded_gradient() -> None:
@@ -110,77 +179,8 @@ def test_sum_of_an_expanded_gradient() -> None:
     assert backward.bytes_moved == 164  # a one is read, its expansion is a view; x.grad, 160, is written
 
 
-def test_dropout_backward_reads_gradient_and_mask() -> None:
-    x = rand(4, 10, grad=True)
-    analysis = analyse(lambda: functional.dropout(x).sum().backward())
-    assert bytes_of(analysis, "aten::native_dropout_backward") == (200, 160)
-
-
-def test_embedding_reads_the_rows_it_picks() -> None:
-    """A table of 1000 rows of 16 floats, 64 bytes a row; 3 x 5 indices of 8 bytes."""
-    table = TABLE.clone().requires_grad_()
-    analysis = analyse_training(lambda: functional.embedding(WORDS, table))
-    assert bytes_of(analysis, "aten::embedding") == (1080, 960)  # 15 * 8 + 15 * 64, 15 * 64
-    assert cost(analysis, "aten::embedding").matrix_flops == 0
-    # a dense gradient writes the whole table: 15 * (64 + 8), 1000 * 64
-    assert bytes_of(analysis, "aten::embedding_dense_backward") == (1080, 64000)
-
-
-class TestLosses:
-    def test_cross_entropy(self):
-        """6 rows over 50 classes, 1200 bytes of logits: torch's chain materialises the log-softmax."""
-        logits, target = rand(6, 50, grad=True), torch.zeros(6, dtype=torch.long)
-        analysis = analyse(lambda: functional.cross_entropy(logits, target).backward())
-        assert bytes_of(analysis, "aten::_log_softmax") == (1200, 1200)
-        # target 6 * 8 B, one logit a row; the loss and the total weight
-        assert bytes_of(analysis, "aten::nll_loss_forward") == (72, 8)
-        # the loss's gradient 4 B, target 48, total weight 4
-        assert bytes_of(analysis, "aten::nll_loss_backward") == (56, 1200)
-        assert bytes_of(analysis, "aten::_log_softmax_backward_data") == (2400, 1200)
-        assert analysis.totals.matrix_flops == 0
-        assert cost(analysis, "aten::_log_softmax").vector_flops == 1500  # 5 * 6 * 50
-
-    def test_mean_squared_error(self):
-        x, y = rand(4, 10, grad=True), rand(4, 10)
-        analysis = analyse(lambda: functional.mse_loss(x, y).backward())
-        assert bytes_of(analysis, "aten::mse_loss") == (320, 4)
-        assert bytes_of(analysis, "aten::mse_loss_backward") == (324, 160)  # dy 4 B
-
-
-class TestSoftmax:
-    def test_forward_and_backward(self):
-        x = rand(4, 10, grad=True)
-        analysis = analyse_training(lambda: x.softmax(-1))
-        assert bytes_of(analysis, "aten::_softmax") == (160, 160)
-        assert bytes_of(analysis, "aten::_softmax_backward_data") == (320, 160)
-        assert cost(analysis, "aten::_softmax").vector_flops == 200  # 5 * 40
-        assert cost(analysis, "aten::_softmax_backward_data").vector_flops == 160  # 4 * 40
-
-    def test_exponentials_never_run_at_the_matrix_peak(self):
-        x = rand(4, 10).bfloat16()
-        assert analyse(lambda: x.log_softmax(-1)).totals.matrix_flops == 0
-
-
 class TestNormalizations:
-    """Layer norm on [4, 16] (256 bytes), group and batch norm on [2, 4, 5, 5] (800 bytes, 4 channels)."""
-
-    def test_layer_norm(self):
-        layer, x = nn.LayerNorm(16), rand(4, 16, grad=True)
-        analysis = analyse_training(lambda: layer(x))
-        # x 256 + weight and bias 128; y 256 + mean and 1/std 2 * 16
-        assert bytes_of(analysis, "aten::native_layer_norm") == (384, 288)
-        # dy 256 + x 256 + mean and 1/std 32 + weight 64, not the bias; dx 256 + dw and db 128
-        assert bytes_of(analysis, "aten::native_layer_norm_backward") == (608, 384)
-        assert cost(analysis, "aten::native_layer_norm").vector_flops == 512  # 8 * 64
-        assert cost(analysis, "aten::native_layer_norm_backward").vector_flops == 1024
-
-    def test_group_norm(self):
-        layer, x = nn.GroupNorm(2, 4), rand(2, 4, 5, 5, grad=True)
-        analysis = analyse_training(lambda: layer(x))
-        # x 800 + weight and bias 32; y 800 + 2 * 2 groups * 2 rows * 4 B
-        assert bytes_of(analysis, "aten::native_group_norm") == (832, 832)
-        # dy, x, statistics 32, weight 16; dx, dw, db
-        assert bytes_of(analysis, "aten::native_group_norm_backward") == (1648, 832)
+    """Layer norm on [4, 16] (256 bytes), batch norm on [2, 4, 5, 5] (800 bytes, 4 channels)."""
 
     def test_batch_norm(self):
         layer, x = nn.BatchNorm2d(4), rand(2, 4, 5, 5, grad=True)
@@ -201,9 +201,6 @@ class TestNormalizations:
         assert vector_flops(lambda: layer(x)) == 800  # 4 * 200
 
     def test_root_mean_square_norm(self):
-        layer, x = nn.RMSNorm(16), rand(4, 16, grad=True)
-        assert moved(lambda: layer(x.detach())) == (320, 272)  # x 256 + weight 64; y 256 + 1/rms 16
-        assert vector_flops(lambda: layer(x.detach())) == 320  # 5 * 64
-        analysis = analyse(lambda: layer(x).sum().backward())
-        # dy 256, x 256, 1/rms 16, weight 64; dx 256, dweight 64
-        assert bytes_of(analysis, "aten::_fused_rms_norm_backward") == (592, 320)
+        layer, x = nn.RMSNorm(16), rand(4, 16)
+        assert moved(lambda: layer(x)) == (320, 272)  # x 256 + weight 64; y 256 + 1/rms 16
+        assert vector_flops(lambda: layer(x)) == 320  # 5 * 64

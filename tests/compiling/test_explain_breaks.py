@@ -155,12 +155,9 @@ def test_a_break_and_the_rewrite_that_removes_it(function, code, reason, advice,
         assert quietly(rewritten).graph_breaks == ()
 
 
-def test_a_log_that_is_left_out() -> None:
+def test_a_log_is_left_out_and_a_break_in_a_try_runs_the_whole_function_eagerly() -> None:
     with torch._dynamo.config.patch(ignore_logging_functions={logging.Logger.debug}):
         assert explanation(logs).graph_breaks == ()
-
-
-def test_a_break_in_a_try_runs_the_whole_function_eagerly() -> None:
     found = quietly(branch_in_try)
     assert found.graph_breaks[0].whole_function
     assert [graph.state for graph in found.graphs] == ["failed"]

@@ -152,20 +152,16 @@ def test_what_cannot_be_explained_is_told(program, name, inputs, told) -> None:
         open_program(f"{program}:{name}", Options(), calls=1, inputs=inputs)
 
 
-def test_a_function_without_inputs_says_how_to_give_them(tmp_path) -> None:
-    path = tmp_path / "alone.py"
-    path.write_text("def f(x):\n    return x\n")
-    with pytest.raises(TargetError, match=r"takes arguments: define get_inputs\(\) beside it"):
-        open_program(f"{path}:f", Options(), calls=1)
-    with pytest.raises(TargetError, match="no effect"):
-        open_program(f"{path}:f", Options(batch=3), calls=1)
-
-
-def test_errors_of_the_program(program) -> None:
+def test_what_cannot_be_given_to_a_program_and_what_it_raises(program) -> None:
     with pytest.raises(ValueError, match="the data is gone"):
         found_of(f"{program}:broken")
     with pytest.raises(TargetError, match="--inputs x: only a function"):
         found_of("gpt2", inputs="x")
+    program.write_text("def f(x):\n    return x\n")
+    with pytest.raises(TargetError, match=r"takes arguments: define get_inputs\(\) beside it"):
+        open_program(f"{program}:f", Options(), calls=1)
+    with pytest.raises(TargetError, match="no effect"):
+        open_program(f"{program}:f", Options(batch=3), calls=1)
 
 
 def test_a_process_that_dies_or_hangs(run, program, tmp_path) -> None:
@@ -205,29 +201,19 @@ def test_rooflight_explain_is_a_report_and_leaves_torch_as_it_was(capsys) -> Non
         assert table.rows
 
 
-def test_an_error_of_the_function_passes_unchanged() -> None:
-    raised = KeyError("mine")
+@pytest.mark.parametrize(("good_calls", "dispatcher"), [(0, True), (0, False), (2, True)])
+def test_an_error_of_the_function_passes_unchanged_also_in_its_second_call(good_calls, dispatcher) -> None:
+    raised, calls = KeyError("mine"), []
 
     def fails(x):
-        raise raised
-
-    for dispatcher in (True, False):
-        with pytest.raises(KeyError) as caught:
-            rl.explain(fails, X, backend="eager", dispatcher=dispatcher)
-        assert caught.value is raised
-
-
-def test_an_error_of_the_function_in_its_second_call() -> None:
-    calls: list[None] = []
-
-    def fails_later(x):
         calls.append(None)
-        if len(calls) > 2:
-            raise OSError("no more data")
+        if len(calls) > good_calls:
+            raise raised
         return x + 1
 
-    with pytest.raises(OSError, match="no more data"):
-        rl.explain(fails_later, X, backend="eager")
+    with pytest.raises(KeyError) as caught:
+        rl.explain(fails, X, backend="eager", dispatcher=dispatcher)
+    assert caught.value is raised
 
 
 def test_what_cannot_be_watched_is_explained_without_the_dispatcher() -> None:
@@ -286,32 +272,24 @@ async def _later(x):
     return x
 
 
-def test_a_compiler_that_fails_is_the_answer() -> None:
+def test_a_compiler_that_fails_or_is_missing_and_compiled_code_that_raises_are_the_answer() -> None:
     def breaks(graph, inputs):
         raise ArithmeticError("cannot\nlower")
 
-    torch._dynamo.register_backend(breaks, name="breaks_for_a_test")
-    found = explanation(torch.sin, (X,), backend="breaks_for_a_test")
-    assert "ArithmeticError: cannot" in found.not_compiled
-    missing = explanation(torch.sin, (X,), backend="no_such_backend")
-    assert "no_such_backend" in missing.not_compiled
-
-
-def test_no_cpp_compiler(monkeypatch) -> None:
     def unique(x):
         return torch.sin(x) * 1.2345678
 
-    with torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}):
-        found = explanation(unique, (X,), backend="inductor")
-    assert "C++ compiler" in found.not_compiled or "no-such-compiler" in found.not_compiled
-
-
-def test_only_compiled_code_raises() -> None:
     def differs(x):
         return x + 1 if x in [x] else x  # Python asks for identity first, Dynamo for equality
 
-    found = explanation(differs, (X,))
-    assert found.not_compiled.startswith("compiled, it raises RuntimeError: Boolean value of Tensor")
+    torch._dynamo.register_backend(breaks, name="breaks_for_a_test")
+    for backend, words in (("breaks_for_a_test", "ArithmeticError: cannot"), ("no_such_backend", "no_such_backend")):
+        assert words in explanation(torch.sin, (X,), backend=backend).not_compiled
+    with torch._inductor.config.patch({"cpp.cxx": ("no-such-compiler",), "fx_graph_cache": False}):
+        found = explanation(unique, (X,), backend="inductor").not_compiled
+    assert "C++ compiler" in found or "no-such-compiler" in found
+    found = explanation(differs, (X,)).not_compiled
+    assert found.startswith("compiled, it raises RuntimeError: Boolean value of Tensor")
 
 
 def test_markdown_html_and_a_function_without_a_file() -> None:

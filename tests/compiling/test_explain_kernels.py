@@ -76,14 +76,11 @@ def test_attention_is_a_call_that_nothing_fuses_with() -> None:
     assert any("scaled_dot_product" in name for name in found.fallbacks)
 
 
-def test_views_make_no_kernel() -> None:
+def test_views_make_no_kernel_and_an_embedding_fuses_with_what_uses_it() -> None:
     found = of(lambda x: x.view(COLUMNS, ROWS).t()[:3], X)
     assert found.kernels == ()
     assert [graph.state for graph in found.graphs] == ["captured"]
     assert saved_bytes(found.kernels) == (0, 0)
-
-
-def test_an_embedding_fuses_with_what_uses_it() -> None:
     (kernel,) = of(lambda table, index: torch.nn.functional.embedding(index, table) * 2, W, torch.arange(8)).kernels
     assert kernel.eager_ops == ("aten::embedding", "aten::mul")
 

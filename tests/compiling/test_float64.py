@@ -140,34 +140,28 @@ def made(change=lambda x: x, weight: float = 1 / 3):
     return step, model
 
 
-def test_a_right_program_has_errors_of_rounding() -> None:
-    found = check(made(), made(), made())
-    assert found.correct
-    assert found.rounding.eager == found.rounding.compiled > 0
-    assert not found.rounding.further
+class Detached(torch.autograd.Function):
+    """The same result, and half as much again of its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 1.5
 
 
-def test_a_mistake_is_further_than_eager() -> None:
-    found = check(made(), made(lambda out: out * 1.01), made())
-    assert not found.correct
-    assert "differs" in found.why
-    assert found.rounding.further.startswith("result")
-    assert found.rounding.compiled > 1e-3 > found.rounding.eager
-
-
-def test_gradients_are_compared_though_results_are_equal() -> None:
-    class Detached(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return grad * 1.5
-
-    found = check(made(), made(Detached.apply), made())
-    assert not found.correct
-    assert found.rounding.further == "gradient ['weight']"
+def test_a_mistake_is_further_than_eager_and_a_right_program_has_errors_of_rounding() -> None:
+    changes = (nn.Identity(), lambda out: out * 1.01, Detached.apply)
+    right, wrong, gradients = (check(made(), made(change), made()) for change in changes)
+    assert (right.correct, wrong.correct, gradients.correct) == (True, False, False)
+    assert right.rounding.eager == right.rounding.compiled > 0
+    assert not right.rounding.further
+    assert "differs" in wrong.why
+    assert wrong.rounding.further.startswith("result")
+    assert wrong.rounding.compiled > 1e-3 > wrong.rounding.eager
+    assert gradients.rounding.further == "gradient ['weight']"
 
 
 def test_rounding_that_eager_has_too_is_no_mistake() -> None:
@@ -179,19 +173,16 @@ def test_rounding_that_eager_has_too_is_no_mistake() -> None:
     assert found.correct
 
 
-def test_integers_have_no_excuse() -> None:
+def test_integers_have_no_excuse_and_what_keeps_a_program_from_float64_is_said() -> None:
     def counting(number):
         return lambda: torch.tensor([number]), None
+
+    def breaks():
+        raise ValueError("only once")
 
     found = check(counting(1), counting(2), counting(1))
     assert not found.correct
     assert found.rounding.failed == "it gives no floating-point numbers"
-
-
-def test_what_keeps_a_program_from_float64_is_said() -> None:
-    def breaks():
-        raise ValueError("only once")
-
     found = check(made(), made(), (breaks, made()[1]))
     assert found.correct
     assert "ValueError: only once" in found.rounding.failed

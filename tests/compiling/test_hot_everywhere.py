@@ -142,20 +142,15 @@ class Headed(Deep):
         return value
 
 
-@pytest.mark.parametrize(("runs", "what"), [(None, "6 × Block"), (10**6, "the whole call")])
-def test_blocks_are_compiled_with_the_whole_where_the_runs_left_pay_for_it(runs: int | None, what: str) -> None:
-    net, compiler = Headed(), Compiler(run_s=0.1)
-    loop = loop_of(net, compiler, expected_runs=runs)
-    run(net, 30)
+@pytest.mark.parametrize(
+    ("net", "left", "what"),
+    [(Headed(), None, "6 × Block"), (Headed(), 10**6, "the whole call"), (Deep(3), None, "the whole call")],
+)
+def test_blocks_are_compiled_with_the_whole_where_they_are_few_or_the_runs_left_pay_for_it(net, left, what) -> None:
+    loop = loop_of(net, Compiler(run_s=0.1), expected_runs=left)
+    run(net, 30 if isinstance(net, Headed) else 60)
     # the whole: 5 s to compile, then twice as fast; blocks: 3.2 s, then a third faster; a run takes 1.5 s
     assert loop.seen.what == what
-
-
-def test_few_blocks_are_compiled_with_the_whole() -> None:
-    net, compiler = Deep(3), Compiler(run_s=0.1)
-    loop = loop_of(net, compiler)
-    run(net, 60)
-    assert loop.seen.what == "the whole call"
 
 
 def test_a_function_that_trains_has_its_modules_compiled() -> None:

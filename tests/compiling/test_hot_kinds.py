@@ -208,12 +208,7 @@ def test_kinds_that_a_mode_tells_apart_run_as_was_decided_without_being_observed
 
 
 def test_kinds_that_run_the_same_code_are_both_compiled() -> None:
-    class Timed(nn.Module):
-        def forward(self, value: torch.Tensor) -> torch.Tensor:
-            takes(1.0)
-            return value.relu() + 1
-
-    model, compiler = Timed(), Compiler()
+    model, compiler = Rows(), Compiler()
     loop = loop_of(model, compiler)
     with torch.no_grad():
         while not loop.seen.settled:

@@ -101,19 +101,18 @@ def test_nested_loops_are_hot_as_a_whole() -> None:
     assert detector.should_compile()
 
 
-def test_an_iteration_without_end_is_forgotten() -> None:
+def test_an_iteration_without_end_is_forgotten_and_an_empty_one_is_no_pattern() -> None:
     detector = HotPathDetector(2)
     iteration(detector, ("mm", (8,)))
     detector.begin_iteration()
     detector.record_operation("relu", (8,))
     # an exception of the program's
     assert iteration(detector, ("mm", (8,)))
-
-
-def test_empty_iterations_are_no_pattern() -> None:
     detector = HotPathDetector(1)
     assert not iteration(detector)
     assert not iteration(detector)
+    with pytest.raises(ValueError, match="end_iteration without begin_iteration"):
+        HotPathDetector().end_iteration()
 
 
 def test_what_on_hot_raises_passes_and_the_count_is_kept() -> None:
@@ -131,11 +130,6 @@ def test_what_on_hot_raises_passes_and_the_count_is_kept() -> None:
 def test_thresholds_that_are_no_counts(threshold) -> None:
     with pytest.raises(ValueError, match=r"hot_threshold .* a whole number from 1"):
         HotPathDetector(threshold)
-
-
-def test_end_without_begin() -> None:
-    with pytest.raises(ValueError, match="end_iteration without begin_iteration"):
-        HotPathDetector().end_iteration()
 
 
 def test_memory_is_bounded_over_random_streams(monkeypatch) -> None:

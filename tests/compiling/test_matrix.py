@@ -165,9 +165,21 @@ class Clock:
         return self.now_s
 
 
-def test_the_programs_of_a_matrix() -> None:
-    assert programs_of(1, 1) == 4
-    assert programs_of(4, 2) == 4 * (1 + 2 * 3)
+def test_programs_that_do_not_run_are_not_waited_for() -> None:
+    assert [programs_of(*size) for size in ((1, 1), (4, 2))] == [4, 4 * (1 + 2 * 3)]
+    clock, said = Clock(), []
+    pace = Pace(1, 2, said.append, clock=clock)
+    pace.begins("eager")
+    clock.now_s += 30
+    pace.ended()
+    for _ in range(2):
+        pace.begins("cold")
+        pace.skips(3)
+    assert said == [
+        "eager (program 1 of 7)",
+        "cold (program 2 of 7, about 3 min left)",
+        "cold (program 5 of 7, about 2 min left)",
+    ]
 
 
 def test_what_is_left_is_told_from_the_programs_that_have_ended() -> None:
@@ -185,23 +197,6 @@ def test_what_is_left_is_told_from_the_programs_that_have_ended() -> None:
         "x (program 3 of 8, about 2 min left)",  # 150 s
         "x (program 4 of 8, about 2 min left)",  # check unknown, (10 + 40 + 20) / 3 = 23.3: 2 * 23.3 + 70 = 117 s
         "y (program 5 of 8, about 2 min left)",  # 100 s
-    ]
-
-
-def test_programs_that_do_not_run_are_not_waited_for() -> None:
-    clock, said = Clock(), []
-    pace = Pace(1, 2, said.append, clock=clock)
-    pace.begins("eager")
-    clock.now_s += 30
-    pace.ended()
-    pace.begins("cold")
-    pace.skips(3)
-    pace.begins("cold")
-    pace.skips(3)
-    assert said == [
-        "eager (program 1 of 7)",
-        "cold (program 2 of 7, about 3 min left)",
-        "cold (program 5 of 7, about 2 min left)",
     ]
 
 
@@ -249,18 +244,14 @@ def test_ctrl_c_leaves_the_targets_before(programs, run) -> None:
 
 
 def test_ctrl_c_in_the_middle_of_a_mode_is_no_failure_in_the_report(programs, run) -> None:
-    programs += [trial(2.0), trial(), KeyboardInterrupt()]
+    programs += [trial(2.0), trial(), KeyboardInterrupt(), KeyboardInterrupt()]
     words = ("attention-block", "--mode", "default", "--mode", "max-autotune", "--iterations", 3, "--warmup", 1)
     code, out, _ = run("compile-bench", *words, "--no-bounds", "--markdown", "-")
     assert code == 130
     assert "attention-block (max-autotune): interrupted before the compiled program had run." in out
     assert "attention-block, default: interrupted before its results were compared with eager's." in out
     assert "fail" not in out
-
-
-def test_ctrl_c_before_anything_was_measured_writes_no_report(programs, run) -> None:
-    programs += [KeyboardInterrupt()]
-    code, out, err = run("compile-bench", "attention-block", "--no-bounds")
+    code, out, err = run("compile-bench", "attention-block", "--no-bounds")  # before anything was measured
     assert (code, out) == (130, "")
     assert "interrupted: nothing was left half-written" in err
 

@@ -8,6 +8,7 @@ import torch
 
 from rooflight.compiling.bench.benchmark import Matrix
 from rooflight.compiling.bench.predicted import PredictedGainDocument, document, predict, report_of
+from rooflight.roofline.host import Host
 
 FIXED = {
     "target", "mode", "eager_s", "compiled_s", "steady_speedup", "total_speedup", "warmup_eager_s",
@@ -78,34 +79,24 @@ def test_the_backend_that_only_replays(run, problem, nothing_compiles):
     assert found["compiled_bytes"] > found["eager_bytes"]  # nothing is fused, and the input is copied
 
 
-def test_a_slow_host_waits_longer(problem):
-    from rooflight.roofline.host import Host
-
-    fast, slow = (
-        predict(Matrix(targets=(str(problem),)), device="H100-SXM5-80GB", host=Host.of(each))[0]
-        for each in (1e-6, 1e-4)
-    )
-    assert slow.gain.eager_s > fast.gain.eager_s
-    assert slow.gain.compiled_s > fast.gain.compiled_s
-
-
-def test_what_the_model_never_saw_is_unsure(problem):
-    (found,) = predict(Matrix(targets=(str(problem),)), device="MI300X")
+def test_hosts_sources_and_what_the_model_never_saw(problem):
+    asked = Matrix(targets=(str(problem),))
+    fast, slow = (predict(asked, device="H100-SXM5-80GB", host=Host.of(each))[0].gain for each in (1e-6, 1e-4))
+    assert slow.eager_s > fast.eager_s
+    assert slow.compiled_s > fast.compiled_s
+    (found,) = predict(asked, device="MI300X")
     assert not document(found).sure
     assert any("on NVIDIA's GPUs alone, not on AMD's" in doubt for doubt in found.gain.doubts)
     assert any(note.startswith("Unsure: ") for note in report_of([found]).notes)
-
-
-def test_the_table_of_sources_adds_up(problem):
-    (found,) = predict(Matrix(targets=(str(problem),)), device="H100-SXM5-80GB")
+    (found,) = predict(asked, device="H100-SXM5-80GB")
     gain = found.gain
     assert gain.eager.wall_s <= gain.eager.host_s + gain.eager.device_s
-    assert gain.eager.wall_s >= max(gain.eager.host_s, gain.eager.device_s)
-    assert gain.compiled.wall_s >= max(gain.compiled.host_s, gain.compiled.device_s)
+    for walls in (gain.eager, gain.compiled):
+        assert walls.wall_s >= max(walls.host_s, walls.device_s)
     (table,) = (each for each in report_of([found]).tables if each.id == "sources_1")
     assert [row[0] for row in table.rows][:3] == ["launches by the host", "bytes moved", "device"]
-    for _, eager, compiled, saved in table.rows[:1]:
-        assert saved == eager - compiled
+    _, eager, compiled, saved = table.rows[0]
+    assert saved == eager - compiled
 
 
 def test_what_was_recorded_is_told_and_whether_it_fits(run):

@@ -97,12 +97,9 @@ def test_what_is_no_size_is_refused(bad: float, place: int):
         product_facts(m, n, k, "fp16", A100, batch=batch)
 
 
-def test_the_largest_sizes_there_are_have_finite_facts():
+def test_the_largest_sizes_there_are_have_finite_facts_and_arrays_of_different_lengths_are_refused():
     most = np.array([2.0**53 - 1])
     assert np.isfinite(product_facts(most, most, most, "fp16", A100, batch=most)).all()
-
-
-def test_arrays_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="shape"):
         product_facts(np.ones(2), np.ones(3), np.ones(2), "fp16", A100)
 
@@ -160,33 +157,20 @@ def test_sizes_are_those_of_the_product_that_kernels_make_of_it():
 def test_what_is_stuffed_between_strides_is_not_multiplied():
     names = names_of(CONVOLUTION_KEY)
     found = facts_of([TRANSPOSED], H100)
-    values = dict(zip(names, features_of(CONVOLUTION_KEY, _row(found.values), H100)[0], strict=True))
+    values = dict(zip(names, features_of(CONVOLUTION_KEY, np.array([found.values]), H100)[0], strict=True))
     # 16 x 27 taps on 8 x 1,000 inputs make 8 x 9,261 results: 46.6 multiply-adds each
-    import math
-
-    assert math.exp(values["log depth"]) == pytest.approx(16 * 27 * 1000 / 9261)
+    assert np.exp(values["log depth"]) == pytest.approx(16 * 27 * 1000 / 9261)
     # 64 channels of a block for 32, 64 deep for 46.6
-    assert math.exp(values["log waste"]) == pytest.approx(64 / 32 * 64 / (16 * 27 * 1000 / 9261))
-
-
-def _row(values):
-    import numpy as np
-
-    return np.array([values])
+    assert np.exp(values["log waste"]) == pytest.approx(64 / 32 * 64 / (16 * 27 * 1000 / 9261))
 
 
 def test_all_libraries_names_share_a_key_and_backward_has_its_own():
     named = convolution((8, 16, 32, 32), (64, 16, 3, 3), (8, 64, 30, 30), name="aten::cudnn_convolution")
     assert facts_of([named], H100).key == CONVOLUTION_KEY
-    given = {"grad_output": spec((8, 64, 30, 30)), "input": spec((8, 16, 32, 32)), "weight": spec((64, 16, 3, 3))}
-    backward = op(
-        "aten::convolution_backward",
-        given,
-        [spec((8, 16, 32, 32)), spec((64, 16, 3, 3))],
-        output_mask=(True, True, False),
-        groups=1,
-        transposed=False,
-    )
+    operands = {"input": spec((8, 16, 32, 32)), "weight": spec((64, 16, 3, 3))}
+    settings = {"output_mask": (True, True, False), "groups": 1, "transposed": False}
+    given = {"grad_output": spec((8, 64, 30, 30)), **operands}
+    backward = op("aten::convolution_backward", given, [*operands.values()], **settings)
     found = facts_of([backward], H100)
     assert found.key == CONVOLUTION_BACKWARD_KEY
     values = dict(zip(FACTS[WorkKind.CONVOLUTION], found.values, strict=True))
@@ -306,13 +290,10 @@ def test_one_piece_of_work_has_one_time(predictor, operator, shape, supposed, dt
     }
 
 
-def test_products_of_many_shapes_too(predictor) -> None:
-    sizes = [torch.tensor([64.0, 4096.0]).double().numpy()] * 3
+def test_products_of_many_shapes_too_and_those_of_fewer_bits_than_their_tensors_nobody_measured(predictor) -> None:
+    sizes = [np.array([64.0, 4096.0])] * 3
     lowered = predictor.predict_products(*sizes, "fp32", WhatIf(precision="tf32").of(A100))
     assert lowered.time_s.tolist() == predictor.predict_products(*sizes, "tf32", A100).time_s.tolist()
-
-
-def test_products_of_fewer_bits_than_their_tensors_are_what_nobody_measured(predictor) -> None:
     asked = predictor.predict_shape("gemm", GEMM, "fp32", WhatIf(precision="bf16").of(A100))["step"]
     assert asked.extrapolated
     assert asked.time_s < predictor.predict_shape("gemm", GEMM, "fp32", A100)["step"].time_s

@@ -82,15 +82,6 @@ def test_files_of_one_kind_and_device_teach_one_expert_and_devices_one_each(tmp_
     assert found.unseen == pytest.approx((-apart, apart), abs=0.1)
 
 
-def test_precisions_teach_one_expert(tmp_path: Path):
-    half = write_table(tmp_path, slowdown=2.0)
-    single = write_table(tmp_path, slowdown=1.2, precision="fp32")
-    (found,) = learned_from(half, single).models
-    (expert,) = found.experts
-    assert expert.rows == 2 * len(GRID)
-    assert expert.error < 0.01  # and tells them apart
-
-
 def test_too_few_rows_are_counted_not_learned(tmp_path: Path):
     few = LEAST_ROWS - 1
     found = fit(read(write_table(tmp_path / "a", shapes=GRID[:few])))
@@ -103,23 +94,23 @@ def test_too_few_rows_are_counted_not_learned(tmp_path: Path):
     assert fit([]) == Fit(models=(), few={})
 
 
-def test_rows_of_two_files_may_be_enough_together(tmp_path: Path):
+def test_precisions_teach_one_expert_and_rows_of_several_files_may_be_enough_together(tmp_path: Path):
+    half = write_table(tmp_path, slowdown=2.0)
+    single = write_table(tmp_path, slowdown=1.2, precision="fp32")
+    (found,) = learned_from(half, single).models
+    (expert,) = found.experts
+    assert expert.rows == 2 * len(GRID)
+    assert expert.error < 0.01  # and tells them apart
     parts = [write_table(tmp_path / name, shapes=GRID[start::8]) for start, name in enumerate("abcdefgh")]
     assert len(GRID) // 8 < LEAST_ROWS
     assert learned_from(*parts).models[0].rows == len(GRID)
 
 
-def spoiled(folder: Path) -> Path:
-    """A table of which one time is far faster than light."""
-    path = write_table(folder)
+def test_flagged_times_teach_nothing_and_kept_ones_count_as_a_little_faster_than_the_bound(tmp_path: Path):
+    path = write_table(tmp_path)
     lines = path.read_text().splitlines()
     lines[5] = ",".join([*lines[5].split(",")[:3], "0.0001"])
     path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def test_flagged_times_teach_nothing(tmp_path: Path):
-    path = spoiled(tmp_path)
     tables = read(path)
     findings = lint(tables)
     assert {finding.line for finding in findings} == {6}
@@ -128,31 +119,22 @@ def test_flagged_times_teach_nothing(tmp_path: Path):
         assert found.models[0].error < 1e-3
     (file,) = read_for_fit([path])
     assert file.findings == findings
-
-
-def test_kept_times_that_beat_light_count_as_a_little_faster_than_the_bound(tmp_path: Path):
-    path = spoiled(tmp_path)
-    for found in (fit(read(path)), learned_from(path, keep_flagged=True)):
+    for found in (fit(tables), learned_from(path, keep_flagged=True)):
         assert found.models[0].rows == len(GRID)
     (shown,) = read_for_fit([path], keep_flagged=True)[0].shown
     assert sorted(shown.slowdown)[:2] == pytest.approx([-1, np.log(2)])
 
 
-def test_a_column_that_is_mostly_impossible_teaches_nothing_at_all(tmp_path: Path):
+def test_a_column_that_is_mostly_impossible_or_missing_leaves_the_other_to_teach(tmp_path: Path):
     """Twelve of its rows could be true, were the others not beside them."""
     (table,) = read(write_table(tmp_path, "gelu_rows", VECTORS))
-    impossible = table.seconds.copy()
-    impossible[12:, 1] *= 1e-3
-    table = replace(table, seconds=impossible)
-    findings = lint([table])
-    assert [each.direction for each in findings if each.rule is Rule.UNUSABLE_COLUMN] == ["bwd"]
-    (forward,) = fit([table], findings).models[1:]
-    assert (forward.key, forward.rows) == ("aten::gelu", len(VECTORS))
-
-
-def test_times_that_are_missing_in_one_direction_teach_the_other(tmp_path: Path):
-    (table,) = read(write_table(tmp_path, "gelu_rows", VECTORS))
     seconds = table.seconds.copy()
+    seconds[12:, 1] *= 1e-3
+    impossible = replace(table, seconds=seconds)
+    findings = lint([impossible])
+    assert [each.direction for each in findings if each.rule is Rule.UNUSABLE_COLUMN] == ["bwd"]
+    (forward,) = fit([impossible], findings).models[1:]
+    assert (forward.key, forward.rows) == ("aten::gelu", len(VECTORS))
     seconds[3:, 1] = np.nan
     found = {each.key: len(each.facts) for each in shown_by(replace(table, seconds=seconds))}
     assert found == {"aten::gelu": len(VECTORS), "aten::gelu_backward": 3}
@@ -279,20 +261,8 @@ def test_times_that_beat_a_calibration_are_blamed_on_it(
     if calibrated:
         device = replace(table.device, datasheet=None, calibrated=Roofs(source="a slow hour"))
         table = replace(table, device=device)
-    findings = [
-        Finding(
-            source=table.source,
-            kernel="gemm",
-            device=table.device.name,
-            row=row,
-            line=row + 2,
-            direction="step",
-            rule=rule,
-            evidence="",
-            factor=2.0,
-        )
-        for row in range(count)
-    ]
+    about = {"source": table.source, "kernel": "gemm", "device": table.device.name, "direction": "step"}
+    findings = [Finding(**about, row=row, line=row + 2, rule=rule, evidence="", factor=2.0) for row in range(count)]
     notes = " ".join(report_of(Fit(models=(), few={}), [table], findings, tmp_path).notes)
     assert ("faster than its calibration allows" in notes) == said
     if said:
@@ -334,7 +304,9 @@ def test_rows_of_one_size_are_no_floor():
 
 
 def test_a_step_has_no_launch_in_its_device_time_but_an_op_asked_for_has():
-    predictor = Predictor.of(learn_all([shown(31e-6, 17e-6)]).models)
+    model, *_ = models = learn_all([shown(31e-6, 17e-6)]).models
+    assert decode(encode(model)).experts[0].launch_s == model.experts[0].launch_s > 0
+    predictor = Predictor.of(models)
     small = relu(1000)
     alone = predictor.predict(small, A100)
     assert alone.time_s == pytest.approx(31e-6, rel=0.1)
@@ -357,11 +329,6 @@ def test_a_device_time_is_no_faster_than_the_bound_and_its_kernels():
     unlimited = replace(found, launch_s=1.0, kernels_s=0.0).on_device
     assert unlimited.time_s == unlimited.low_s == unlimited.high_s == found.bound_s
     assert faster.launch_s == 0
-
-
-def test_models_keep_it():
-    model = learn_all([shown(31e-6, 17e-6)]).models[0]
-    assert decode(encode(model)).experts[0].launch_s == model.experts[0].launch_s > 0
 
 
 def test_an_unseen_device_has_no_launch_of_others_in_its_steps():

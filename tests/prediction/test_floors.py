@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -35,6 +36,8 @@ def test_what_the_cache_can_hold_may_beat_the_bound_and_the_rest_not():
     # 160 MiB: 40 of what is read may be there at the start, 40 of what is written at the end: half is left
     assert least_slowdown("aten::add", added(4 * L2 // 6), A100)[0] == pytest.approx(np.log(0.5), abs=1e-6)
     assert least_slowdown("aten::add", added(200 * L2), A100)[0] > np.log(0.998)
+    assert least_slowdown("aten::add", added(1000), get("TPU v4"))[0] < 0  # its file lists no cache, it may have one
+    assert least_slowdown("all-reduce", np.ones((3, len(FACTS[WorkKind.NETWORK]))), A100).tolist() == [0, 0, 0]
 
 
 def test_arithmetic_is_no_faster_from_a_cache():
@@ -56,10 +59,6 @@ def test_convolutions_need_fewer_products_than_they_have_flops(taps: float, shar
     facts[0, names.index("taps")] = taps
     # 1.5 of 9 would be a sixth, but no less than 1 / e is expected
     assert np.exp(least_slowdown(CONVOLUTION_KEY, facts, A100)[0]) == pytest.approx(share)
-
-
-def test_collectives_never_beat_their_bound():
-    assert least_slowdown("all-reduce", np.ones((3, len(FACTS[WorkKind.NETWORK]))), A100).tolist() == [0, 0, 0]
 
 
 def cached(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -117,10 +116,6 @@ def test_a_floor_needs_small_work_that_is_slow():
     assert over_bound("gemm", values, 3e-6)[0] == pytest.approx(np.log(4))
 
 
-def test_a_part_without_a_listed_cache_may_have_one():
-    assert least_slowdown("aten::add", added(1000), get("TPU v4"))[0] < 0
-
-
 H100 = get("H100-SXM5-80GB")
 NOTHING = Predictor.empty()
 
@@ -135,10 +130,7 @@ def layer_norm(shape, over):
 def group_norm(shape, groups):
     x, each, stats = spec(shape), spec((shape[1],)), spec((shape[0], groups))
     n, c, *space = shape
-    hxw = 1
-    for side in space:
-        hxw *= side
-    settings = {"N": n, "C": c, "HxW": hxw, "group": groups, "eps": 1e-5}
+    settings = {"N": n, "C": c, "HxW": prod(space), "group": groups, "eps": 1e-5}
     return op("aten::native_group_norm", {"input": x, "weight": each, "bias": each}, [x, stats, stats], **settings)
 
 
@@ -154,7 +146,8 @@ def test_rows_are_what_is_normalized_together():
 
 
 def test_few_long_rows_do_not_fill_a_device():
-    few = NOTHING.predict(layer_norm((16, 64, 256, 256), (64, 256, 256)), H100)
+    work = layer_norm((16, 64, 256, 256), (64, 256, 256))
+    few = NOTHING.predict(work, H100)
     # 16 x 4,194,304 numbers of 4 B: 16.8 MB a row, which a block reads at 4 GB/s, and parameters as long
     assert few.time_s == pytest.approx(16.8e6 / 4e9, rel=0.1)
     assert few.low_s < few.time_s < few.high_s
@@ -163,11 +156,7 @@ def test_few_long_rows_do_not_fill_a_device():
     # 128 groups of 524,288 numbers: 2.1 MB each; KernelBench measured 0.675 ms
     groups = NOTHING.predict(group_norm((16, 64, 256, 256), 8), H100)
     assert groups.time_s == pytest.approx(2.1e6 / 4e9, rel=0.05)
-
-
-def test_a_cpu_has_no_blocks():
-    work = layer_norm((16, 64, 256, 256), (64, 256, 256))
-    cpu = NOTHING.predict(work, replace(H100, name="a CPU", kind="cpu"))
+    cpu = NOTHING.predict(work, replace(H100, name="a CPU", kind="cpu"))  # has no blocks
     assert cpu.time_s == pytest.approx(2 * cpu.bound_s)
 
 

@@ -239,34 +239,31 @@ def write(folder, bad):
 
 
 def test_the_command(tmp_path):
-    runner = CliRunner()
-    found = runner.invoke(app, ["lint", str(write(tmp_path, bad=True)), "--json", "-"])
+    def linted(*words):
+        return CliRunner().invoke(app, ["lint", *map(str, words)])
+
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, bad=name == "bad")
+    (file,) = (tmp_path / "bad").iterdir()
+    found = linted(tmp_path / "bad", "--json", "-")
     assert found.exit_code == 1
     data = json.loads(found.stdout)
     assert data["schema"] == "rooflight.lint/1"
     assert {finding["line"] for finding in data["findings"]} == {9}
     assert data["tables"][0]["flagged"] == 1
-    shown = runner.invoke(app, ["lint", str(tmp_path), "--markdown", "-"])
-    assert "faster than light" in shown.stdout
-    fine = runner.invoke(app, ["lint", str(write(tmp_path, bad=False))])
+    assert "faster than light" in linted(tmp_path / "bad", "--markdown", "-").stdout
+    fine = linted(tmp_path / "good")
     assert fine.exit_code == 0
     assert "No row was found to be wrong" in fine.stdout
-
-
-def test_several_files_and_folders_are_checked_once_each(tmp_path):
-    for name, bad in (("good", False), ("bad", True)):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name, bad=bad)
-    (file,) = (tmp_path / "bad").iterdir()
-    done = CliRunner().invoke(app, ["lint", str(tmp_path / "good"), str(tmp_path / "bad"), str(file), "--json", "-"])
-    data = json.loads(done.stdout)
+    # several files and folders are checked once each
+    data = json.loads(linted(tmp_path / "good", tmp_path / "bad", file, "--json", "-").stdout)
     assert [Path(table["file"]).parent.name for table in data["tables"]] == ["good", "bad"]
     assert {finding["file"] for finding in data["findings"]} == {str(file)}
-
-
-def test_the_commands_mistakes(tmp_path):
-    for words in (["nowhere"], [str(tmp_path)], [str(tmp_path), "--json", "-", "--markdown", "-"], ["x", "--top", "0"]):
-        assert isinstance(CliRunner().invoke(app, ["lint", *words]).exception, ValueError)
+    (tmp_path / "empty").mkdir()
+    empty = tmp_path / "empty"
+    for words in (["nowhere"], [empty], [empty, "--json", "-", "--markdown", "-"], ["x", "--top", "0"]):
+        assert isinstance(linted(*words).exception, ValueError)
 
 
 KNOWN_BAD = {  # SOURCE.md
@@ -306,47 +303,21 @@ def test_the_measured_tables():
         assert len(rows[name]) < 0.01 * len(tables[name]), name
 
 
-def table(operator: str, shapes: list[list[int]], share: float, **changes: object) -> MeasuredTable:
+def table(operator: str, shapes: list[list[int]], share: float) -> MeasuredTable:
     """Rows on an A100 in half precision that take a share of their bounds, forward."""
-    found = registry.find(operator)
-    whole = MeasuredTable(
-        **{
-            "operator": operator,
-            "kernel": operator,
-            "device": A100,
-            "precision": "fp16",
-            "parameters": tuple(found.parameters),
-            "shapes": np.array(shapes),
-            "seconds": np.ones((len(shapes), 1)),
-            "directions": found.directions[:1],
-            "source": Path("rows.csv"),
-            "lines": np.arange(2, 2 + len(shapes)),
-            **changes,
-        }
-    )
-    bound_s = row_bounds(whole).bound_s
-    return MeasuredTable(**{**{name: getattr(whole, name) for name in whole.__slots__}, "seconds": share * bound_s})
-
-
-def beats(measured: MeasuredTable, flagged: frozenset = frozenset()) -> int:
-    return beats_bound(measured, row_bounds(measured), flagged)
+    whole = table_of(operator, shapes, efficiency=1 / share)
+    return replace(whole, seconds=whole.seconds[:, :1], directions=whole.directions[:1])
 
 
 ADDS = [[rows, 4096, 0] for rows in (512, 777, 1024)]  # 12 to 25 MB: the A100's cache has 40 MiB
 
 
-@pytest.mark.parametrize(("share", "count"), [(0.9, 3), (1.1, 0)])
-def test_times_below_the_bound_are_counted(share: float, count: int):
-    assert beats(table("add", ADDS, share)) == count
-
-
-def test_flagged_times_are_not_counted():
+def test_times_below_the_bound_are_counted_unless_they_are_flagged():
     measured = table("add", ADDS, 0.9)
-    place = (measured.source, "add", 3, measured.directions[0])
-    assert beats(measured, frozenset([place])) == 2
-    assert beats(measured, frozenset([(measured.source, "add", None, measured.directions[0])])) == 0
-
-
-def test_the_note_counts_and_is_silent_about_none():
+    bounds, place = row_bounds(measured), (measured.source, "add", 3, measured.directions[0])
+    assert beats_bound(measured, bounds, frozenset()) == 3
+    assert beats_bound(measured, bounds, frozenset([place])) == 2
+    assert beats_bound(measured, bounds, frozenset([(*place[:2], None, place[3])])) == 0
+    assert beats_bound(table("add", ADDS, 1.1), bounds, frozenset()) == 0
     assert beats_note(0) == ""
     assert beats_note(1202).startswith("1,202 times are faster than the bound without being flagged: ")

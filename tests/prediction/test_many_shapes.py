@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from math import isnan, isqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from gemm_table import A100
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_facts import CPU
+from test_lint import table_of
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.lanes import array_of
@@ -25,7 +25,6 @@ from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.lint.findings import row_bounds
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.read.measured import MeasuredTable
 from rooflight.prediction.work.facts import Facts, facts_of, facts_of_shapes
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import bound_of
@@ -171,27 +170,12 @@ def test_bounds_of_a_table_are_those_of_each_row(name: str, data: Any):
     operator, device = registry.find(name), data.draw(DEVICES)
     columns = data.draw(many_shapes(operator))
     count = len(next(iter(columns.values())))
-    table = MeasuredTable(
-        operator=name,
-        kernel=name,
-        device=device,
-        precision="fp16",
-        parameters=operator.parameters,
-        shapes=np.stack(list(columns.values()), axis=1),
-        seconds=np.ones((count, len(operator.directions))),
-        directions=operator.directions,
-        source=Path("t.csv"),
-        lines=np.arange(2, 2 + count),
-    )
+    table = table_of(name, np.stack(list(columns.values()), axis=1), device=device)
     whole = row_bounds(table)
     for row in range(count):
         alone = row_bounds(table.subset(np.array([row])))
-        for all_rows, one in (
-            (whole.bound_s, alone.bound_s),
-            (whole.floor_s, alone.floor_s),
-            (whole.operand_bytes, alone.operand_bytes),
-        ):
-            assert all_rows[row].tolist() == one[0].tolist()
+        for figure in ("bound_s", "floor_s", "operand_bytes"):
+            assert getattr(whole, figure)[row].tolist() == getattr(alone, figure)[0].tolist()
         for number in range(len(operator.directions)):
             answers = [each.values[each.rows == row].tolist() for each in whole.facts[number] if row in each.rows]
             assert answers == [each.values.tolist() for each in alone.facts[number]]
@@ -201,12 +185,8 @@ def test_one_size_serves_all_shapes_and_defaults_are_filled_in():
     found = Predictor.empty().predict_shapes("gemm", {"m": [64, 128], "n": 256, "k": 64}, "fp16", "A100-SXM4-80GB")
     expected = Predictor.empty().predict_shape("gemm", {"m": 128, "n": 256, "k": 64}, "fp16", "A100-SXM4-80GB")
     assert found["step"].time_s[1] == expected["step"].time_s
-    assert (
-        len(
-            Predictor.empty().predict_shapes("copy", {"elements": np.array([], dtype=int)}, "fp16", A100)["step"].time_s
-        )
-        == 0
-    )
+    none = Predictor.empty().predict_shapes("copy", {"elements": np.array([], dtype=int)}, "fp16", A100)
+    assert len(none["step"].time_s) == 0
 
 
 def test_shapes_that_cannot_be_have_no_numbers():
@@ -224,6 +204,8 @@ def test_shapes_that_cannot_be_have_no_numbers():
         ("gemm", {"m": [1.5], "n": [1], "k": [1]}, "fp16", "gemm: m must be integers"),
         ("gemm", {"m": [1, 2], "n": [1, 2, 3], "k": [1]}, "fp16", "shape mismatch"),
         ("gemm", {"m": [1], "n": [1], "k": [1]}, "fp17", "unknown dtype"),
+        ("gemm", {"m": [1, 2], "n": [1, 2, 3], "k": 4}, "bf16", "m 2, n 3: give each parameter a list with a value"),
+        ("gemm", {"m": [[1], [2]], "n": 3, "k": 4}, "bf16", "m 2x1: give"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(name: str, shapes: Any, dtype: str, said: str):
@@ -281,13 +263,6 @@ def test_formulas_that_lanes_cannot_run_cost_each_shape_alone():
             cost = cost_of(op)
             assert isinstance(cost, OpCost)
             assert flops[size - 1] == cost.vector_flops
-
-
-def test_lists_that_do_not_fit_together_are_named():
-    with pytest.raises(ValueError, match="m 2, n 3: give each parameter a list with a value for each shape"):
-        Predictor().predict_shapes("gemm", {"m": [1, 2], "n": [1, 2, 3], "k": 4}, "bf16", A100)
-    with pytest.raises(ValueError, match="m 2x1: give"):
-        Predictor().predict_shapes("gemm", {"m": [[1], [2]], "n": 3, "k": 4}, "bf16", A100)
 
 
 def test_sizes_beyond_integers_are_predicted_without_a_warning():

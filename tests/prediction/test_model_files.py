@@ -9,6 +9,7 @@ import re
 import zipfile
 from collections.abc import Callable
 from hashlib import sha256
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +60,16 @@ def check_answers(found: Model) -> None:
     assert np.isfinite([found.error, found.rows]).all()
 
 
-def check_line(error: ValueError) -> None:
-    assert re.match(REFUSED, str(error))
+def check_file(content: bytes) -> None:
+    """Of what was changed at random: refused, or it still predicts."""
+    try:
+        found = decode(content)
+    except ValueError as error:
+        said = str(error)
+    else:
+        return check_answers(found)
+    assert re.match(REFUSED, said)
+    return None
 
 
 @pytest.mark.parametrize("make", [small_model, lambda: learn([shown(0.5), shown(np.linspace(0, 3, 60), device=H100)])])
@@ -70,25 +79,12 @@ def test_what_is_written_is_what_is_read(make: Callable[[], Model]):
     found = decode(content)
     assert np.array_equal(answers(found), answers(written))
     assert encode(found) == content == encode(written)
-    assert (found.key, found.unseen, found.rows, found.error) == (
-        written.key,
-        written.unseen,
-        written.rows,
-        written.error,
-    )
-    for one, other in zip(found.experts, written.experts, strict=True):
-        assert (one.device, one.traits, one.inside, one.outside) == (
-            other.device,
-            other.traits,
-            other.inside,
-            other.outside,
-        )
+    figures = attrgetter("key", "unseen", "rows", "error")
+    assert figures(found) == figures(written)
+    figures = attrgetter("device", "traits", "inside", "outside")
+    assert [figures(each) for each in found.experts] == [figures(each) for each in written.experts]
     # both sides of what an expert was shown are among the questions
     assert 0 < (np.log(WORK[:, 0]) > LARGEST_LOG_S).sum() < len(WORK)
-
-
-def test_the_helpers_of_this_page_make_files_that_can_be_read():
-    assert np.array_equal(answers(decode(packed(ABOUT, ARRAYS))), answers(small_model()))
 
 
 def expert_with(**changes: Any) -> bytes:
@@ -271,8 +267,9 @@ def test_damaged_and_hostile_models_are_refused_in_one_line(content: bytes):
     assert not Bomb.went_off
 
 
-def test_what_is_beside_a_model_is_passed_over():
-    assert np.array_equal(answers(decode(packed(ABOUT, {**ARRAYS, "more": np.ones(3)}))), answers(small_model()))
+@pytest.mark.parametrize("beside", [{}, {"more": np.ones(3)}])
+def test_what_is_beside_a_model_is_passed_over(beside: dict[str, Any]):
+    assert np.array_equal(answers(decode(packed(ABOUT, {**ARRAYS, **beside}))), answers(small_model()))
 
 
 @settings(max_examples=300, deadline=None)
@@ -281,11 +278,7 @@ def test_bytes_changed_at_random_are_refused_or_still_predict(changes: list[tupl
     content = bytearray(GOOD)
     for place, byte in changes:
         content[place] = byte
-    try:
-        found = decode(bytes(content[: changes[0][0]] if cut else content))
-    except ValueError as error:
-        return check_line(error)
-    return check_answers(found)
+    check_file(bytes(content[: changes[0][0]] if cut else content))
 
 
 @settings(max_examples=150, deadline=None)
@@ -296,11 +289,7 @@ def test_numbers_changed_at_random_are_refused_or_still_predict(data: st.DataObj
     array = ARRAYS[name].copy()
     bytes_of = array.view(np.uint8)
     bytes_of[data.draw(st.integers(0, len(bytes_of) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        found = decode(packed(ABOUT, {**ARRAYS, name: array}))
-    except ValueError as error:
-        return check_line(error)
-    return check_answers(found)
+    check_file(packed(ABOUT, {**ARRAYS, name: array}))
 
 
 figures = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0, -1, 1e9, -1e9, 249.0, 1e308])
@@ -318,11 +307,7 @@ def test_what_is_said_changed_at_random_is_refused_or_still_predicts(field: str,
         value[data.draw(st.integers(0, len(old) - 1))] = data.draw(figures)
     else:
         value = data.draw(st.integers() | figures)
-    try:
-        found = decode(expert_with(**{field: value}))
-    except ValueError as error:
-        return check_line(error)
-    return check_answers(found)
+    check_file(expert_with(**{field: value}))
 
 
 def test_a_model_that_says_all_that_it_may_still_predicts():
@@ -396,42 +381,20 @@ def refused(folder: Path, match: str) -> None:
     assert str(error.value).count(str(folder)) == 1
 
 
-def test_a_file_that_is_not_the_one_listed_is_refused(tmp_path: Path):
-    folder = saved(tmp_path / "models")
-    (path,) = folder.glob("*.npz")
-    path.write_bytes(encode(model(expert(H100, 0.5, 0.5))))  # a whole model, but another
+def test_files_that_are_not_those_of_the_manifest_are_refused(tmp_path: Path):
+    folder, other = saved(tmp_path / "models", PRODUCT_KEY, ADD), saved(tmp_path / "other", "aten::exp")
+    first, *_ = sorted(folder.glob("*.npz"))
+    first.write_bytes(encode(model(expert(H100, 0.5, 0.5))))  # a whole model, but another
     refused(folder, "is not the file that manifest.json beside it lists: fit it again")
-
-
-def test_a_file_that_is_not_listed_is_refused(tmp_path: Path):
-    one, other = saved(tmp_path / "one"), saved(tmp_path / "other", ADD)
-    (path,) = other.glob("*.npz")
-    (one / path.name).write_bytes(path.read_bytes())
-    refused(one, "is not in manifest.json beside it: fit it again, or move it elsewhere")
-
-
-def test_a_file_that_is_listed_and_not_there_is_refused(tmp_path: Path):
-    folder = saved(tmp_path / "models", PRODUCT_KEY, ADD)
-    sorted(folder.glob("*.npz"))[0].unlink()
+    first.unlink()
     refused(folder, "manifest.json lists .*, not in the folder: copy it whole, or fit the models again")
-
-
-def test_models_that_are_fitted_again_in_a_folder_without_one_of_them_are_whole(tmp_path: Path):
-    folder = saved(tmp_path / "models", PRODUCT_KEY, ADD)
-    sorted(folder.glob("*.npz"))[0].unlink()
     saved(folder, ADD)
-    assert Predictor.load(folder).model(ADD) is not None
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[1", '{"schema": "rooflight.manifest/9", "models": {}, "fits": []}'])
-def test_a_manifest_that_cannot_be_read_is_refused(tmp_path: Path, text: str):
-    folder = saved(tmp_path / "models")
-    (folder / NAME).write_text(text)
-    refused(folder, "fit the models again")
-
-
-def test_a_folder_without_a_manifest_is_read(tmp_path: Path):
-    folder = saved(tmp_path / "models")
+    assert Predictor.load(folder).model(ADD) is not None  # whole again
+    (path,) = other.glob("*.npz")
+    (folder / path.name).write_bytes(path.read_bytes())
+    refused(folder, "is not in manifest.json beside it: fit it again, or move it elsewhere")
+    for text in ("", "{}", "[1", '{"schema": "rooflight.manifest/9", "models": {}, "fits": []}'):
+        (folder / NAME).write_text(text)
+        refused(folder, "fit the models again")
     (folder / NAME).unlink()
-    (found,) = Predictor.load(folder).models.values()
-    assert found.answer(products(3), A100).slowdown == pytest.approx(0.5)
+    assert Predictor.load(folder).models[PRODUCT_KEY].answer(products(3), A100).slowdown == pytest.approx(0.5)

@@ -33,9 +33,7 @@ def rows(*sizes: tuple[int, int], ops: int = 1, tensors: int = 2) -> Floats:
     return np.array(found)
 
 
-def answers(
-    seconds: Callable[[Floats], Floats], known: Callable[[Floats], Floats] | None = None
-) -> Callable[..., Batch]:
+def answers(seconds, known=None) -> Callable[..., Batch]:
     """Models that answer seconds by rows and width, within a factor of two."""
 
     def asked(facts: Floats) -> Batch:
@@ -81,18 +79,13 @@ def test_work_takes_no_longer_than_if_it_were_padded():
     assert found.high_s == pytest.approx([14 * US, 14 * US, 34.48 * US, 14 * US])
 
 
-def test_work_that_only_padded_in_two_sizes_is_shorter_takes_that_time():
+def test_work_takes_the_time_of_what_is_padded_in_two_sizes_and_a_dip_between_powers_of_two_is_filled():
     both = answers(lambda sizes: np.where((sizes >= 256).all(axis=1), 5 * US, 20 * US))
     assert level(both, rows((100, 100), (256, 100), (256, 256))).time_s == pytest.approx([5 * US] * 3)
-
-
-def test_a_dip_between_two_powers_of_two_is_filled():
     dip = answers(lambda sizes: np.where(sizes[:, 1] == 96, 2 * US, 9 * US))
     # the dip itself is no shorter than 64 and 128 columns
     assert level(dip, rows((1, 96), (1, 128))).time_s == pytest.approx([9 * US, 9 * US])
-
-
-def test_known_work_stays_and_is_trusted():
+    # known work stays and is trusted
     narrow = answers(lambda sizes: np.where(sizes[:, 1] < 512, 30 * US, 6 * US), lambda sizes: sizes[:, 1] >= 512)
     found = level(narrow, rows((4, 100), (4, 700), (5, 511)))
     assert found.time_s == pytest.approx([6 * US] * 3)

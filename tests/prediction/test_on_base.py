@@ -168,29 +168,20 @@ def test_rows_may_come_on_top_of_a_folder_into_itself_and_twice(tmp_path: Path):
 
 
 def test_an_earlier_folder_is_written_over(tmp_path: Path):
-    folder = written(tmp_path, base(PRODUCT_KEY, ADD))
-    on_top(tmp_path, folder, shown(0.8, products(4, device=L4), L4), plain(ADD, 0.9))
+    folder, rows = written(tmp_path, base(PRODUCT_KEY, ADD)), shown(0.8, products(4, device=L4), L4)
+    on_top(tmp_path, folder, rows, plain(ADD, 0.9))
     mine = on_top(tmp_path, folder, plain(ADD, 0.9))
     models = Predictor.load(mine).models  # reads, and checks, every file
     assert models[PRODUCT_KEY].refinements == ()
     assert len(models[ADD].refinements) == 1
-
-
-def test_a_base_without_a_manifest_is_taken_as_it_is(tmp_path: Path):
-    folder = written(tmp_path, base(PRODUCT_KEY, ADD))
-    (folder / NAME).unlink()
-    mine = on_top(tmp_path, folder, shown(0.8, products(4, device=L4), L4))
-    assert set(Predictor.load(mine).models) == {PRODUCT_KEY, ADD}
-
-
-def test_a_base_that_is_not_the_one_listed_is_refused(tmp_path: Path):
-    folder = written(tmp_path, base(PRODUCT_KEY, ADD))
     content = json.loads((folder / NAME).read_text())
     for entry in content["models"].values():
         entry["sha256"] = "0" * 64
     (folder / NAME).write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"is not the file that manifest.json beside it lists: fit it again"):
-        on_top(tmp_path, folder, shown(0.8, products(4, device=L4), L4))
+        on_top(tmp_path, folder, rows)
+    (folder / NAME).unlink()  # a base without a manifest is taken as it is
+    assert set(Predictor.load(on_top(tmp_path, folder, rows)).models) == {PRODUCT_KEY, ADD}
 
 
 def test_a_base_is_shipped_or_a_folder_with_models(tmp_path: Path):

@@ -34,6 +34,8 @@ EXP = op("aten::exp", {"self": X}, [X])
 VIEW = op("aten::view", {"self": spec((8,), storage=0)}, [spec((2, 4), storage=0)])
 UNKNOWN = op("nobody::knows", {"x": X}, [X])
 SMALL, LARGE = gemm(512, 512, 512), gemm(1 << 15, 1 << 15, 1 << 14)
+OTHERS = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
+REDUCES = Predictor.of([model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")])
 BY_HAND = Predictor.of([model(expert(A100, log(2), log(3)))])
 """Twice the bound; of work beyond a millisecond, three times."""
 
@@ -84,28 +86,26 @@ def test_an_unknown_kind_takes_half_the_speed_of_light_within_a_factor_of_four(m
 
 
 def test_an_op_that_was_not_measured_takes_what_others_do():
-    others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
     known = model(expert(A100, log(4), log(4), key="aten::add"), key="aten::add")
-    similar = Predictor.of([others, known]).predict(EXP, A100)
+    both = Predictor.of([OTHERS, known])
+    similar = both.predict(EXP, A100)
     assert similar.time_s == pytest.approx(1.5 * similar.bound_s)
     assert similar.source is Source.SIMILAR
     assert similar.extrapolated
-    assert Predictor.of([others, known]).predict(ADD, A100).source is Source.REGRESSED
-    assert Predictor.of([others, known]).predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
+    assert both.predict(ADD, A100).source is Source.REGRESSED
+    assert both.predict(SMALL, A100).source is Source.TYPICAL  # products are not alike
 
 
 @pytest.mark.parametrize("name", [name for name in registry.names() if registry.find(name).ranks])
 def test_a_collective_is_not_predicted_from_work_without_a_network(name: str):
-    others = model(expert(A100, log(1.5), log(1.5), key=OTHERS_KEY), key=OTHERS_KEY)
-    (estimate,) = Predictor.of([others]).predict_shape(name, [1 << 20, 1, 4], "fp16", A100).values()
+    (estimate,) = Predictor.of([OTHERS]).predict_shape(name, [1 << 20, 1, 4], "fp16", A100).values()
     assert estimate.source is Source.TYPICAL
 
 
 def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_bytes_does():
-    reduces = model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")
     shape = [1 << 24, 1, 4]
-    (known,) = Predictor.of([reduces]).predict_shape("all_reduce", shape, "fp16", A100).values()
-    (estimate,) = Predictor.of([reduces]).predict_shape("all_gather", shape, "fp16", A100).values()
+    (known,) = REDUCES.predict_shape("all_reduce", shape, "fp16", A100).values()
+    (estimate,) = REDUCES.predict_shape("all_gather", shape, "fp16", A100).values()
     assert (known.source, estimate.source) == (Source.REGRESSED, Source.SIMILAR)
     assert estimate.extrapolated
     assert estimate.time_s == pytest.approx(1.5 * estimate.bound_s)
@@ -114,10 +114,9 @@ def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_
 
 
 def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_does_between_nodes_too():
-    reduces = model(expert(A100, log(1.5), log(1.5), key="all-reduce"), key="all-reduce")
     # 8 nodes of 1: an all-reduce of S and an all-gather of S / 4 a rank send 7 / 4 S
-    (known,) = Predictor.of([reduces]).predict_shape("all_reduce", [1 << 24, 8, 1], "fp16", A100).values()
-    (estimate,) = Predictor.of([reduces]).predict_shape("all_gather", [1 << 22, 8, 1], "fp16", A100).values()
+    (known,) = REDUCES.predict_shape("all_reduce", [1 << 24, 8, 1], "fp16", A100).values()
+    (estimate,) = REDUCES.predict_shape("all_gather", [1 << 22, 8, 1], "fp16", A100).values()
     assert estimate.source is Source.SIMILAR
     assert estimate.time_s == pytest.approx(max(known.time_s, estimate.bound_s))
     assert estimate.low_s >= estimate.bound_s > known.bound_s  # no switch adds for an all-gather
@@ -339,37 +338,34 @@ def test_lightgbm_is_not_imported_before_it_is_worth_it(predictor: Predictor, tm
     assert float(done.stdout) == pytest.approx(predictor.predict(SMALL, A100).time_s)
 
 
-class EstimateTrainTimeCall:
+def microseconds(folder: Path, predictor: Predictor | None = None, **changes: object) -> float:
     """estimate-train-time's call, with what its example says."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.predictor = folder, Predictor.empty()
-
-    def microseconds(self, **changes: object) -> float:
-        arguments: dict = {
-            "gpu_name": A100_FILE,
-            "function": "gemm",
-            "precision": "fp16",
-            "propagation": "step",
-            "shape": [1024, 1024, 1024],
-            "model_dict": self.predictor.operator_dict,
-            "config_folder": "path/to/config",
-            "data_folder": self.folder,
-        }
-        return self.predictor.predict_operator(**{**arguments, **changes})
+    predictor = predictor or Predictor.empty()
+    arguments: dict = {
+        "gpu_name": A100_FILE,
+        "function": "gemm",
+        "precision": "fp16",
+        "propagation": "step",
+        "shape": [1024, 1024, 1024],
+        "model_dict": predictor.operator_dict,
+        "config_folder": "path/to/config",
+        "data_folder": folder,
+    }
+    return predictor.predict_operator(**{**arguments, **changes})
 
 
 def test_estimate_train_times_call_learns_on_first_need(tmp_path: Path):
     write_table(tmp_path)
-    call = EstimateTrainTimeCall(tmp_path)
-    first = call.microseconds()
+    predictor = Predictor.empty()
+    first = microseconds(tmp_path, predictor)
     assert first == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)  # twice the bound
-    ((key, learned),) = call.predictor.operator_dict.items()
+    ((key, learned),) = predictor.operator_dict.items()
     assert key == (A100_FILE, "gemm", "fp16")
-    assert call.microseconds() == first
-    assert list(call.predictor.operator_dict.values()) == [learned]
+    assert microseconds(tmp_path, predictor) == first
+    assert list(predictor.operator_dict.values()) == [learned]
+    assert microseconds(tmp_path, predictor, precision="float16") == first  # precisions have several names
     mine: dict = {}
-    assert call.microseconds(model_dict=mine) == first
+    assert microseconds(tmp_path, predictor, model_dict=mine) == first
     assert len(mine) == 1
 
 
@@ -387,20 +383,18 @@ def test_estimate_train_times_call_learns_on_first_need(tmp_path: Path):
         ({"shape": [1, 2]}, "needs k"),
         ({"shape": [0, 2, 3]}, "m=0 is too small"),
         ({"data_folder": "/nowhere/at/all"}, "there is no /nowhere/at/all"),
+        # log_softmax_rows ends as it does, and was measured instead
+        ({"function": "softmax_rows", "shape": [4096, 1024], "propagation": "fwd"}, "no samples of softmax_rows"),
+        ({"gpu_name": H100_FILE, "precision": "fp32"}, "too few"),
     ],
 )
 def test_estimate_train_times_call_refuses_in_one_line(changes: dict, said: str, tmp_path: Path):
     write_table(tmp_path)
+    write_table(tmp_path, "log_softmax_rows", VECTORS)
+    write_table(tmp_path, shapes=GRID[: LEAST_ROWS - 1], device=H100_FILE, precision="fp32")
     with pytest.raises(ValueError, match=said) as caught:
-        EstimateTrainTimeCall(tmp_path).microseconds(**changes)
+        microseconds(tmp_path, **changes)
     assert "\n" not in str(caught.value)
-
-
-def test_estimate_train_times_call_goes_by_what_its_arguments_mean(tmp_path: Path):
-    """Precisions have several names."""
-    write_table(tmp_path)
-    call = EstimateTrainTimeCall(tmp_path)
-    assert call.microseconds(precision="float16") == call.microseconds()
 
 
 def test_estimate_train_times_call_learns_from_that_operator_on_that_device_alone(tmp_path: Path):
@@ -409,41 +403,22 @@ def test_estimate_train_times_call_learns_from_that_operator_on_that_device_alon
     write_table(tmp_path, slowdown=9.0, precision="fp32")
     products = [(2, m, n, k) for m, n, k in GRID]
     write_table(tmp_path, "batched_mm", products, slowdown=7.0)  # products as well
-    call = EstimateTrainTimeCall(tmp_path)
-    assert call.microseconds() == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)
-    (learned,) = call.predictor.operator_dict.values()
+    predictor = Predictor.empty()
+    assert microseconds(tmp_path, predictor) == pytest.approx(2 * 2 * 1024**3 / 312e12 * 1e6, rel=0.02)
+    (learned,) = predictor.operator_dict.values()
     assert learned.models[PRODUCT_KEY].rows == len(GRID)
 
 
-def test_estimate_train_times_call_is_not_taken_in_by_names_that_end_alike(tmp_path: Path):
-    """log_softmax_rows ends as softmax_rows does, and was measured instead."""
-    write_table(tmp_path, "log_softmax_rows", VECTORS)
-    with pytest.raises(ValueError, match="no samples of softmax_rows"):
-        EstimateTrainTimeCall(tmp_path).microseconds(function="softmax_rows", shape=[4096, 1024], propagation="fwd")
-
-
-def test_estimate_train_times_call_does_not_guess_from_too_few_samples(tmp_path: Path):
-    write_table(tmp_path, shapes=GRID[: LEAST_ROWS - 1])
-    with pytest.raises(ValueError, match="too few"):
-        EstimateTrainTimeCall(tmp_path).microseconds()
-
-
 def test_estimate_train_times_call_without_data_uses_the_models_that_there_are():
-    def call(predictor: Predictor) -> float:
-        return predictor.predict_operator(
-            gpu_name=A100_FILE, function="gemm", precision="fp16", propagation="step", shape=[512, 512, 512]
-        )
-
-    assert call(BY_HAND) == pytest.approx(BY_HAND.predict(SMALL, A100).time_s * 1e6)
+    asked = {"gpu_name": A100_FILE, "function": "gemm", "precision": "fp16", "propagation": "step"}
+    found = BY_HAND.predict_operator(**asked, shape=[512, 512, 512])
+    assert found == pytest.approx(BY_HAND.predict(SMALL, A100).time_s * 1e6)
     assert BY_HAND.operator_dict == {}
 
 
 def test_estimate_train_times_call_has_both_directions(tmp_path: Path):
     write_table(tmp_path, "gelu_rows", VECTORS, slowdown=3.0)
-    call = EstimateTrainTimeCall(tmp_path)
-    times = [
-        call.microseconds(function="gelu_rows", shape=[4096, 4096], propagation=direction)
-        for direction in ("fwd", "bwd")
-    ]
+    asked = {"function": "gelu_rows", "shape": [4096, 4096]}
+    times = [microseconds(tmp_path, **asked, propagation=direction) for direction in ("fwd", "bwd")]
     # a tensor read and one written, two read and one written; 4096^2 numbers of 2 bytes at 2039 GB/s
     assert times == pytest.approx([3 * tensors * 4096**2 * 2 / 2039e9 * 1e6 for tensors in (2, 3)], rel=0.05)

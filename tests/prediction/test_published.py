@@ -124,28 +124,21 @@ def test_corrupt_files(tmp_path, columns, rows, complaint):
 
 def test_files_that_lack_a_column_of_all(tmp_path):
     path = tmp_path / "add.csv"
-    path.write_text("OPName,Latency,B,H\nadd,1,2,3\n")
-    with pytest.raises(ValueError, match="line 1: no column Device"):
-        read_file(path)
-    path.write_text("OPName,Device,B,H\nadd,Tesla T4,2,3\n")
-    with pytest.raises(ValueError, match="line 1: no column Latency"):
-        read_file(path)
+    for column, text in (("Device", "OPName,Latency,B,H\nadd,1,2,3\n"), ("Latency", "OPName,Device,B,H\nadd,T4,2,3\n")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=f"line 1: no column {column}"):
+            read_file(path)
 
 
 def test_truncated_files(tmp_path):
     path = write(tmp_path, "B,H", *(row("add", T4, 0.5 + n, n, n) for n in range(1, 500)))
     whole = path.read_bytes()
-    for kept in (len(whole) - 1, len(whole) // 2, 12, 3):
-        path.write_bytes(whole[:kept])
+    cut = [whole[:kept] for kept in (len(whole) - 1, len(whole) // 2, 12, 3)]
+    for content in (*cut, b"\x1f\x8b\x08\x00" + b"\xff" * 40, gzip.compress(b"\xff\xfe\x00\x01")):
+        path.write_bytes(content)
         with pytest.raises(ValueError, match=r"cannot read .*add\.csv\.gz: ") as error:
             read(tmp_path)
         assert "\n" not in str(error.value)
-    path.write_bytes(b"\x1f\x8b\x08\x00" + b"\xff" * 40)
-    with pytest.raises(ValueError, match="cannot read"):
-        read_file(path)
-    path.write_bytes(gzip.compress(b"\xff\xfe\x00\x01"))
-    with pytest.raises(ValueError, match="cannot read"):
-        read_file(path)
     path.write_bytes(b"")
     with pytest.raises(ValueError, match="has an unknown format"):
         read_file(path)

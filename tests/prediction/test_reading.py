@@ -1,6 +1,8 @@
 """Measured tables of estimate-train-time and the sampler: what is read, in which units, and what is refused."""
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -243,27 +245,20 @@ def test_corrupt_files(tmp_path, text, complaint):
     assert "\n" not in str(error.value)
 
 
-def test_binary_files(tmp_path):
+def test_names_that_tell_nothing_and_what_holds_no_tables(tmp_path):
+    for name, complaint in (
+        ("samples", "has an unknown format"),
+        ("NVIDIAH900_gelu_fp16", r'NVIDIAH900_gelu_fp16\.csv: unknown device "NVIDIAH900".*rooflight devices'),
+        (f"{A100}_gelu_fp12", 'unknown dtype "fp12"'),
+    ):
+        with pytest.raises(ValueError, match=complaint):
+            read(write(tmp_path, name, LINEAR + "1,2,3,4,5,6\n"))
     path = tmp_path / f"{A100}_linear1_fp16.csv"
     path.write_bytes(b"\xff\xfe\x00\x01")
-    with pytest.raises(ValueError, match="cannot read"):
-        read(path)
-
-
-def test_names_that_tell_nothing(tmp_path):
-    with pytest.raises(ValueError, match="has an unknown format"):
-        read(write(tmp_path, "samples", LINEAR))
-    with pytest.raises(ValueError, match=r'NVIDIAH900_gelu_fp16\.csv: unknown device "NVIDIAH900".*rooflight devices'):
-        read(write(tmp_path, "NVIDIAH900_gelu_fp16", LINEAR + "1,2,3,4,5,6\n"))
-    with pytest.raises(ValueError, match='unknown dtype "fp12"'):
-        read(write(tmp_path, f"{A100}_gelu_fp12", LINEAR + "1,2,3,4,5,6\n"))
-
-
-def test_folders_without_tables(tmp_path):
-    with pytest.raises(ValueError, match="there is no"):
-        read(tmp_path / "nowhere")
-    with pytest.raises(ValueError, match="holds no samples"):
-        read(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for where, complaint in ((path, "cannot read"), ("nowhere", "there is no"), ("empty", "holds no samples")):
+        with pytest.raises(ValueError, match=complaint):
+            read(tmp_path / where)
 
 
 def test_samplers_files_that_are_broken(tmp_path):
@@ -271,20 +266,17 @@ def test_samplers_files_that_are_broken(tmp_path):
     path.write_text("{}\n")
     with pytest.raises(ValueError, match="is no file of samples"):
         one(path)
-    with pytest.raises(ValueError, match="no row that was measured"):
-        one(stored(tmp_path, row(1024, status=Status.FAILED)))
-    with pytest.raises(ValueError, match="line 2: fwd is -1"):
-        one(stored(tmp_path, row(1024, -1.0), name="linear1"))
-    with pytest.raises(ValueError, match=r"line 2: dim is 1e\+30, which is no size"):
-        one(stored(tmp_path, row(10**30, 1.0), name="linear4"))
-    with pytest.raises(ValueError, match="line 2: no samples of fwd"):
-        one(stored(tmp_path, row(1024), name="linear2"))
+    for number, (bad, complaint) in enumerate((
+        (row(1024, status=Status.FAILED), "no row that was measured"),
+        (row(1024, -1.0), "line 2: fwd is -1"),
+        (row(10**30, 1.0), r"line 2: dim is 1e\+30, which is no size"),
+        (row(1024), "line 2: no samples of fwd"),
+    ), start=1):  # fmt: skip
+        with pytest.raises(ValueError, match=complaint):
+            one(stored(tmp_path, bad, name=f"linear{number}"))
 
 
 def test_nothing_here_needs_torch():
-    import subprocess
-    import sys
-
     code = "import sys, rooflight.prediction.lint.tables; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=False).returncode == 0
 

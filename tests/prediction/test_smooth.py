@@ -132,7 +132,7 @@ def test_a_smooth_model_survives_its_file():
     after = decode(encode(before))
     facts = few_rows(50).facts
     for name in ("slowdown", "low", "high", "known"):
-        assert np.array_equal(getattr(before.answer(facts, A100), name), getattr(after.answer(facts, A100), name))
+        assert np.array_equal(*(getattr(each.answer(facts, A100), name) for each in (before, after)))
 
 
 def members(model: Model) -> dict[str, bytes]:

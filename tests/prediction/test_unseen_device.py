@@ -35,13 +35,17 @@ MI100, MI210, MI300X = (get(name) for name in ("MI100", "MI210", "MI300X"))
 def rows(byte_count: float, device=A100) -> np.ndarray:
     """One addition whose bound is the memory's."""
     found = np.ones((1, len(FACTS[WorkKind.ROWS])))
-    place = FACTS[WorkKind.ROWS].index
-    for name, value in (
-        ("bound_s", byte_count / device.dram_bytes_per_s), ("memory_s", byte_count / device.dram_bytes_per_s),
-        ("compute_s", 1e-12), ("bytes", byte_count), ("matrix", 0.0), ("item", 2.0),
-    ):  # fmt: skip
-        found[:, place(name)] = value
+    memory_s = byte_count / device.dram_bytes_per_s
+    given = {"bound_s": memory_s, "memory_s": memory_s, "compute_s": 1e-12, "bytes": byte_count, "matrix": 0, "item": 2}
+    for name, value in given.items():
+        found[:, FACTS[WorkKind.ROWS].index(name)] = value
     return found
+
+
+def adding(slowdown: float):
+    """An A100 that reaches 80 % of its bandwidth, and takes e to the ``slowdown`` times the bound of an addition."""
+    one = expert(A100, slowdown, slowdown, key=ADD)
+    return replace(one, traits={**one.traits, REACHED: log(0.8)})
 
 
 def alike(squared: float, *, distant: float) -> float:
@@ -78,9 +82,7 @@ def test_what_waits_for_no_memory_scales_in_part_with_units_and_clock():
     units, it is 3 ** -0.3 of that in units of a bound that is three times as long, 2.270:
     (1.25 ** 1.2 + 2.270 ** 1.2) ** (1 / 1.2) = 3.162.
     """
-    slow = expert(A100, log(4.0), log(4.0), key=ADD)
-    slow = replace(slow, traits={**slow.traits, REACHED: log(0.8)})
-    traits = {**device_traits(A100), REACHED: log(0.8)}
+    slow, traits = adding(log(4.0)), {**device_traits(A100), REACHED: log(0.8)}
     values = features_of(ADD, rows(1e8), A100)
     third = {**traits, "bandwidth": traits["bandwidth"] - log(3.0)}
     found = exp(model(slow, key=ADD).blend(values, third)[0])
@@ -91,12 +93,8 @@ def test_what_waits_for_no_memory_scales_in_part_with_units_and_clock():
 
 
 def test_work_at_the_roof_takes_the_bandwidth_that_the_other_reaches():
-    at_roof = expert(A100, log(1.25), log(1.25), key=ADD)
-    at_roof = replace(at_roof, traits={**at_roof.traits, REACHED: log(0.8)})
-    values = features_of(ADD, rows(1e8), A100)
-    traits = device_traits(A100)
-    found = model(at_roof, key=ADD).blend(values, {**traits, REACHED: log(0.64)})[0]
-    assert found == pytest.approx(log(1 / 0.64))
+    values, traits = features_of(ADD, rows(1e8), A100), {**device_traits(A100), REACHED: log(0.64)}
+    assert model(adding(log(1.25)), key=ADD).blend(values, traits)[0] == pytest.approx(log(1 / 0.64))
 
 
 @settings(deadline=None)
@@ -105,8 +103,7 @@ def test_work_at_the_roof_takes_the_bandwidth_that_the_other_reaches():
     st.dictionaries(st.sampled_from(["bandwidth", "pace", "peak", "watts", REACHED]), st.floats(-60, 60)),
 )
 def test_no_device_beats_its_bound_or_takes_for_ever(slowdown: float, changes: dict[str, float]):
-    one = expert(A100, slowdown, slowdown, key=ADD)
-    one = replace(one, traits={**one.traits, REACHED: log(0.8)})
+    one = adding(slowdown)
     changes = {name: max(-3.0, min(0.0, value)) if name == REACHED else value for name, value in changes.items()}
     found = model(one, key=ADD).blend(features_of(ADD, rows(1e8), A100), {**device_traits(A100), **changes})
     assert np.isfinite(found).all()
@@ -119,9 +116,8 @@ def test_the_bandwidth_that_a_device_reaches_is_learned_from_its_large_rows():
     slow = np.where(size > 1e7, log(1.25), log(3.0))
     add = Shown(key=ADD, device=UNPUBLISHED, facts=facts, slowdown=slow)
     wasteful = Shown(key="aten::_softmax", device=UNPUBLISHED, facts=facts, slowdown=slow + 0.5)
-    chain = Shown(
-        key="aten::mul+aten::add", device=UNPUBLISHED, facts=facts, slowdown=np.zeros(100)
-    )  # finds its data in caches
+    # finds its data in caches
+    chain = Shown(key="aten::mul+aten::add", device=UNPUBLISHED, facts=facts, slowdown=np.zeros(100))
     few = Shown(key=ADD, device=replace(H100, reached=None), facts=facts[:20], slowdown=slow[:20])
     taught = [(teach(each, trees_only=True), each) for each in (add, wasteful, chain, few)]
     found = with_reached(taught)

@@ -40,50 +40,47 @@ def trace(tmp_path):
 STEPS = (step(2, 0, 100), step(3, 100, 200))
 
 
-def test_a_step_s_time_is_the_sum_of_its_events(trace):
-    made = trace(*STEPS, host("mul", 10, 15), host("mul", 20, 30), host("mul", 110, 117), host("add", 130, 190))
-    assert times_s(made, ("mul",)) == pytest.approx((15e-6, 7e-6))  # 5 + 10, then 7
+ONE = step(2, 0, 100)
+NAMED = [ONE, host("aten::addmm", 10, 30), host("aten::add", 40, 45)]
+LAUNCHED = [ONE, host("mul", 10, 20), launch(1, 12), launch(2, 15), host("add", 30, 40), launch(3, 35),
+            kernel(1, 500, 510), kernel(2, 520, 545), kernel(3, 600, 601)]  # fmt: skip
+BELOW = [ONE, host("run_backward", 30, 90, category="python_function"), host("MulBackward0", 40, 50, BACKWARD),
+         launch(1, 45, BACKWARD), kernel(1, 300, 303)]  # fmt: skip
 
 
-def test_names_are_looked_for_within_each_other(trace):
-    made = trace(*STEPS, host("outer", 10, 50), host("mul", 20, 30), host("mul", 60, 90), host("mul", 110, 120))
-    assert times_s(made, ("outer", "mul")) == pytest.approx((10e-6,))  # the others lie in no "outer"
-
-
-def test_a_list_of_names_is_timed_together_gaps_included(trace):
-    inside = [host("mul", 20, 30), host("add", 40, 50), host("div", 60, 90)]
-    made = trace(step(2, 0, 100), host("backward", 10, 95), *inside)
-    assert times_s(made, ("backward", ("mul", "add"))) == pytest.approx((30e-6,))  # from 20 to 50
-
-
-def test_a_name_may_be_part_of_an_event_s_but_an_equal_one_wins(trace):
-    made = trace(step(2, 0, 100), host("aten::addmm", 10, 30), host("aten::add", 40, 45))
-    assert times_s(made, ("aten::add",)) == pytest.approx((5e-6,))
-    assert times_s(made, ("addmm",)) == pytest.approx((20e-6,))
-
-
-def test_of_events_inside_each_other_the_outermost_counts(trace):
-    made = trace(step(2, 0, 100), host("norm", 10, 50), host("norm", 20, 40))
-    assert times_s(made, ("norm",)) == pytest.approx((40e-6,))
-
-
-def test_kernels_are_timed_from_the_first_one_s_start_to_the_last_one_s_end(trace):
-    events = (host("mul", 10, 20), launch(1, 12), launch(2, 15), host("add", 30, 40), launch(3, 35))
-    made = trace(step(2, 0, 100), *events, kernel(1, 500, 510), kernel(2, 520, 545), kernel(3, 600, 601))
-    assert times_s(made, ("mul",)) == pytest.approx((45e-6,))  # from 500 to 545
-    assert times_s(made, ("add",)) == pytest.approx((1e-6,))
-
-
-def test_a_backward_pass_on_another_thread_is_found(trace):
-    below = (host("MulBackward0", 40, 50, BACKWARD), launch(1, 45, BACKWARD), kernel(1, 300, 303))
-    made = trace(step(2, 0, 100), host("run_backward", 30, 90, category="python_function"), *below)
-    assert times_s(made, ("run_backward", "MulBackward0")) == pytest.approx((3e-6,))
-    assert times_s(made, ("run_backward",)) == pytest.approx((3e-6,))
-
-
-def test_events_outside_of_steps_are_warm_up(trace):
-    made = trace(host("mul", 0, 50), step(2, 100, 200), host("mul", 110, 120))
-    assert times_s(made, ("mul",)) == pytest.approx((10e-6,))
+@pytest.mark.parametrize(
+    ("events", "target", "microseconds"),
+    [
+        # a step's time is the sum of its events: 5 + 10, then 7
+        (
+            [*STEPS, host("mul", 10, 15), host("mul", 20, 30), host("mul", 110, 117), host("add", 130, 190)],
+            ("mul",),
+            (15, 7),
+        ),
+        # names are looked for within each other: the others lie in no "outer"
+        (
+            [*STEPS, host("outer", 10, 50), host("mul", 20, 30), host("mul", 60, 90), host("mul", 110, 120)],
+            ("outer", "mul"),
+            (10,),
+        ),
+        # a list of names is timed together, gaps included: from 20 to 50
+        (
+            [ONE, host("backward", 10, 95), host("mul", 20, 30), host("add", 40, 50), host("div", 60, 90)],
+            ("backward", ("mul", "add")),
+            (30,),
+        ),
+        (NAMED, ("aten::add",), (5,)),  # a name may be part of an event's, but an equal one wins
+        (NAMED, ("addmm",), (20,)),
+        ([ONE, host("norm", 10, 50), host("norm", 20, 40)], ("norm",), (40,)),  # inside each other: the outermost
+        (LAUNCHED, ("mul",), (45,)),  # from 500 to 545: the first kernel's start to the last one's end
+        (LAUNCHED, ("add",), (1,)),
+        (BELOW, ("run_backward", "MulBackward0"), (3,)),  # on another thread
+        (BELOW, ("run_backward",), (3,)),
+        ([host("mul", 0, 50), step(2, 100, 200), host("mul", 110, 120)], ("mul",), (10,)),  # outside is warm-up
+    ],
+)
+def test_times_of_a_step_are_those_of_the_events_named(trace, events, target, microseconds):
+    assert times_s(trace(*events), target) == pytest.approx(tuple(each * 1e-6 for each in microseconds))
 
 
 def test_a_target_that_names_nothing_tells_what_there_is(trace):

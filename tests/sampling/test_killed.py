@@ -58,33 +58,21 @@ def test_a_file_cut_anywhere_goes_on_from_its_last_whole_row(tmp_path):
         assert list(read(torn)[1]) == [(1,), (2,), (3,)]
 
 
-def test_two_processes_do_not_write_one_file(tmp_path):
+def test_a_file_has_one_writer_one_device_and_one_row_a_shape_and_a_foreign_one_is_left_alone(tmp_path):
     path = tmp_path / "data.jsonl"
-    with Store(path, header()), pytest.raises(ValueError, match="is being written by another process"):
-        Store(path, header())
-    with Store(path, header()):
-        pass
-
-
-def test_a_file_of_another_device_is_not_mixed_in(tmp_path):
-    path = tmp_path / "data.jsonl"
-    Store(path, header()).close()
-    other = Job(operator=registry.find("copy"), dtype="float32", out=Path()).header("Other", {}, {})
-    with pytest.raises(ValueError, match="holds samples of device Fake, not Other: choose another --out"):
-        Store(path, other)
-
-
-@pytest.mark.parametrize("notes", ["notes\nof mine\n", "notes", "notes\nof", "{}\n"])
-def test_a_foreign_file_is_left_alone(tmp_path, notes):
-    path = tmp_path / "data.jsonl"
-    path.write_text(notes)
-    with pytest.raises(ValueError, match="is no file of samples"):
-        Store(path, header())
-    assert path.read_text() == notes
-
-
-def test_a_shape_has_one_row(tmp_path):
-    with Store(tmp_path / "data.jsonl", header()) as store:
+    with Store(path, header()) as store:
+        with pytest.raises(ValueError, match="is being written by another process"):
+            Store(path, header())
         store.append(row(1))
         with pytest.raises(ValueError, match="has a row already"):
             store.append(row(1))
+    with Store(path, header()):
+        pass
+    other = Job(operator=registry.find("copy"), dtype="float32", out=Path()).header("Other", {}, {})
+    with pytest.raises(ValueError, match="holds samples of device Fake, not Other: choose another --out"):
+        Store(path, other)
+    for notes in ("notes\nof mine\n", "notes", "notes\nof", "{}\n"):
+        path.write_text(notes)
+        with pytest.raises(ValueError, match="is no file of samples"):
+            Store(path, header())
+        assert path.read_text() == notes

@@ -46,28 +46,27 @@ def slow(*nodes: NodeCalibration) -> dict[str, list[str]]:
     return {each.measured.name: [roof.roof for roof in each.slow] for each in compare(nodes) if each.slow}
 
 
-def test_a_node_that_is_slower_than_its_like_is_named_with_the_roof():
-    nodes = [node(f"n{number}") for number in range(9)]
-    assert slow(*nodes, node("n9", dram=2.8e12)) == {"n9": ["memory HBM"]}  # 2.8 / 3: 6.7 % below
-    assert slow(*nodes, node("n9", dram=2.9e12)) == {}  # 3.3 %
-    assert slow(*nodes, node("n9", matrix=0.5e15, dram=2.8e12)) == {"n9": ["matrix bfloat16", "memory HBM"]}
+NINE = [node(f"n{number}") for number in range(9)]
 
 
-def test_a_launch_latency_may_wander_further():
-    # 2 / 2.5 µs are four fifths of the launches per second; 2 / 3 are two thirds
-    assert slow(node("a"), node("b"), node("c", latency_s=2.5e-6)) == {}
-    assert slow(node("a"), node("b"), node("c", latency_s=3e-6)) == {"c": ["launch latency"]}
-
-
-def test_of_two_nodes_the_slower_one_is_named_and_of_one_none():
-    assert slow(node("a"), node("b", dram=2.7e12)) == {"b": ["memory HBM"]}
-    assert slow(node("a", dram=1e12)) == {}
-    (only,) = compare([node("a")])
-    assert only.worst is None
-
-
-def test_devices_of_other_models_are_not_compared():
-    assert slow(node("a"), node("b"), node("c", device="NVIDIA A100", matrix=3e14)) == {}
+@pytest.mark.parametrize(
+    ("nodes", "named"),
+    [
+        ([*NINE, node("n9", dram=2.8e12)], {"n9": ["memory HBM"]}),  # 2.8 / 3: 6.7 % below
+        ([*NINE, node("n9", dram=2.9e12)], {}),  # 3.3 %
+        ([*NINE, node("n9", matrix=0.5e15, dram=2.8e12)], {"n9": ["matrix bfloat16", "memory HBM"]}),
+        # a launch latency may wander further: 2 / 2.5 µs are four fifths of the launches per second; 2 / 3 two thirds
+        ([node("a"), node("b"), node("c", latency_s=2.5e-6)], {}),
+        ([node("a"), node("b"), node("c", latency_s=3e-6)], {"c": ["launch latency"]}),
+        ([node("a"), node("b", dram=2.7e12)], {"b": ["memory HBM"]}),
+        ([node("a", dram=1e12)], {}),
+        # devices of other models are not compared
+        ([node("a"), node("b"), node("c", device="NVIDIA A100", matrix=3e14)], {}),
+    ],
+)
+def test_a_node_that_is_slower_than_its_like_is_named_with_the_roof(nodes, named):
+    assert slow(*nodes) == named
+    assert (compare(nodes)[0].worst is None) == (len(nodes) == 1)
 
 
 def test_precisions_with_one_figure_are_named_once():
@@ -90,9 +89,8 @@ def test_at_least_half_of_the_nodes_are_never_slow(bandwidths):
 
 
 def test_the_report_names_slow_nodes_and_lists_those_that_failed():
-    nodes = [node(f"n{number}") for number in range(9)]
     failed = NodeCalibration(node="n10", reason="torch sees no CUDA device: use cpu")
-    found = ClusterCalibration(measured=(*nodes, node("n9", dram=2.7e12), failed))
+    found = ClusterCalibration(measured=(*NINE, node("n9", dram=2.7e12), failed))
     report = report_of(found, title="Roofs of 10 nodes")
     assert report.conclusion == "Slow: n9 (memory HBM 10.0% below the median of 10)."
     text = render_markdown(report)

@@ -50,11 +50,11 @@ def test_samples_end_when_they_agree_or_with_the_box():
             self.call_s = 0.2 if self.calls % 2 else 0.1
             return super().time_s(run)
 
-    assert len(sampler(Wavering(), least=7, most=15).row(operator(lambda: 0), {"n": 1}).samples_s["step"]) == 15
-    assert (
-        len(sampler(FakeClock(call_s=1.0), least=7, box_s=4.0).row(operator(lambda: 0), {"n": 1}).samples_s["step"])
-        == 4
-    )
+    for number, made in (
+        (15, sampler(Wavering(), least=7, most=15)),
+        (4, sampler(FakeClock(call_s=1.0), least=7, box_s=4.0)),
+    ):
+        assert len(made.row(operator(lambda: 0), {"n": 1}).samples_s["step"]) == number
 
 
 def test_a_shape_beyond_its_time_box_is_a_row():
@@ -122,13 +122,11 @@ def test_the_flush_is_larger_than_the_last_cache():
     assert flush_caches().__self__.nbytes >= 2 * last
 
 
-def test_estimate_train_time_s_statistic():
+def test_the_statistics_of_samples():
     assert middle_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 100]) == 5  # sorted, the 3rd to 7th: 3, 4, 5, 6, 7
     assert middle_s([3.0, 1.0]) == 2.0
-
-
-def test_the_fast_end_of_samples_is_the_run_undisturbed():
-    assert undisturbed_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 10, 100]) == 2  # a tenth of the way from the 1st to the 11th
+    # the fast end is the run undisturbed: a tenth of the way from the 1st to the 11th
+    assert undisturbed_s([9, 1, 2, 3, 4, 5, 6, 7, 8, 10, 100]) == 2
     assert undisturbed_s([3.0, 1.0]) == pytest.approx(1.2)
     assert undisturbed_s([5.0]) == 5.0
 

@@ -57,17 +57,14 @@ def test_rows_csv_and_log_are_where_estimate_train_time_has_them(ok, tmp_path):
     assert "gemm fp32: 4 ok (0 new)" in ok("sample", "test", "gemm", *words)
 
 
-def test_threads_and_cores_are_afterwards_as_before(ok, tmp_path):
+def test_parts_and_merge_leave_threads_and_cores_as_before(ok, tmp_path):
     import torch
 
     before = torch.get_num_threads(), os.sched_getaffinity(0)
-    ok("sample", "copy", "--sweep", "test", "--cpu", "--threads", "1", "--out", tmp_path)
-    assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
-
-
-def test_parts_and_merge(ok, tmp_path):
+    words = ("--cpu", "--threads", "1", "--parts", "2", "--out", tmp_path)
     for part in ("1", "2"):
-        ok("sample", "copy", "--sweep", "test", "--cpu", "--parts", "2", "--part", part, "--out", tmp_path)
+        ok("sample", "copy", "--sweep", "test", *words, "--part", part)
+    assert (torch.get_num_threads(), os.sched_getaffinity(0)) == before
     files = sorted((tmp_path / "sampling_data").glob("*.csv"))
     assert len(files) == 2
     assert "2 rows of 2 files" in ok("merge", *files)
@@ -85,11 +82,8 @@ def test_an_estimate_train_time_file_runs(ok, tmp_path):
     arguments = ("--config_path", config, "--precision", "fp32", "--device_num", "0", "--cpu", "--threads", "1")
     assert "gelu fp32: 6 ok (6 new)" in ok("sample", *arguments, "--out", tmp_path)
     text = config.read_text()
-    for run, left in (
-        ("get_profiler", "gelu_fp32_1_1_16_64.pt.trace.json"),
-        ("run_function", None),
-        ("get_one", "csv"),
-    ):
+    files = {"get_profiler": "gelu_fp32_1_1_16_64.pt.trace.json", "run_function": None, "get_one": "csv"}
+    for run, left in files.items():
         config.write_text(text.replace("get_all", run))
         out = tmp_path / run
         said = ok("sample", *arguments, "--out", out)
@@ -101,14 +95,20 @@ def test_an_estimate_train_time_file_runs(ok, tmp_path):
             assert said == "gelu fp32: ran mp=1, b=1, l=16, dim=64 once on cpu; nothing was written\n"
 
 
+REFUSED = {
+    "flash_attn": 'unknown operator "flash_attn": did you mean flash_atten',
+    "gemm --parts 4 --part 5 --cpu": "--part 5 of --parts 4",
+    "gemm --budget soon": "is no time: write 90s, 5m, 2h or 1h30m",
+    "gemm --precision fp17 --cpu": 'unknown dtype "fp17"',
+    "copy --device-num 3 --cpu": "--device-num 3: torch sees no GPU here",
+    "copy --threads 9999 --cpu": "--threads 9999: this process may use 1 to",
+    "all_reduce --sweep test --cpu": "collectives run under torchrun",
+}
+
+
 def test_refusals_are_one_line(refused, tmp_path):
-    assert 'unknown operator "flash_attn": did you mean flash_atten' in refused("sample", "flash_attn")
-    assert "--part 5 of --parts 4" in refused("sample", "gemm", "--parts", "4", "--part", "5", "--cpu")
-    assert "is no time: write 90s, 5m, 2h or 1h30m" in refused("sample", "gemm", "--budget", "soon")
-    assert 'unknown dtype "fp17"' in refused("sample", "gemm", "--precision", "fp17", "--cpu")
-    assert "--device-num 3: torch sees no GPU here" in refused("sample", "copy", "--device-num", "3", "--cpu")
-    assert "--threads 9999: this process may use 1 to" in refused("sample", "copy", "--threads", "9999", "--cpu")
-    assert "collectives run under torchrun" in refused("sample", "all_reduce", "--sweep", "test", "--cpu")
+    for words, message in REFUSED.items():
+        assert message in refused("sample", *words.split())
     config = tmp_path / "huge.yml"
     config.write_text(
         "{function_name: copy, columns_name: [elements, dur(us)], starts: [1], steps: [1], ends: [1000000000],"
@@ -152,20 +152,12 @@ def test_collectives_under_torchrun(tmp_path):
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     words = ("sample", "all_reduce", "p2p", "--sweep", "test", "--cpu", "--warm-cache", "--out", str(tmp_path))
-    ranks = [
-        subprocess.Popen(
-            [*ROOFLIGHT, *words],
-            env={
-                **os.environ,
-                **{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": str(rank)},
-                **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in (0, 1)
-    ]
+    ranks = []
+    for rank in "01":
+        env = {"RANK": rank, "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": rank}
+        env = {**os.environ, **env, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        ranks.append(subprocess.Popen([*ROOFLIGHT, *words], env=env, **pipes))
     told = [rank.communicate(timeout=120) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], told
     assert "all_reduce fp32: 2 ok (2 new)" in told[0][0]
@@ -189,9 +181,8 @@ def test_the_log_has_estimate_train_time_s_lines(tmp_path):
     tail = "]Kernel: flash_atten_fp16 | Progress: 100/1000=10.00% | Speed: 1.23s/sample | Remaining: 0d0h18m27s"
     assert lines[-1].endswith(tail)
     assert len(lines) == 100
-    assert line_of(0.0, "k", 1, None, 0.5, 100_000.0).endswith(
-        "Progress: 1 | Speed: 0.50s/sample | Remaining: 1d3h46m40s"
-    )
+    tail = "Progress: 1 | Speed: 0.50s/sample | Remaining: 1d3h46m40s"
+    assert line_of(0.0, "k", 1, None, 0.5, 100_000.0).endswith(tail)
 
 
 USER_OPERATOR = """

@@ -17,15 +17,9 @@ from rooflight.sampling import slurm_jobs as executor
 
 
 def rooflight(*arguments: str, env: dict[str, str] | None = None, cwd: Path | None = None):
+    words, where = [sys.executable, "-m", "rooflight", *arguments], {"env": env or dict(os.environ), "cwd": cwd}
     return subprocess.run(
-        [sys.executable, "-m", "rooflight", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env=env or dict(os.environ),
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        check=False,
+        words, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False, **where
     )
 
 
@@ -63,11 +57,8 @@ def test_the_script_is_estimate_train_time_s(tmp_path):
     assert "--sweep collect" in start
     assert start.endswith("--parts 4 --part $i --device-num 0 &")
     assert any(line.lstrip().startswith('wait "$each"') for line in lines)
-
-
-def test_parts_on_a_cpu_run_one_after_the_other_and_ask_for_no_gpu(tmp_path):
-    lines = write(tmp_path, "--yes", "--cpu")
-    assert not any("gpu" in line or line.endswith("&") for line in lines)
+    # parts on a CPU run one after the other, and ask for no GPU
+    assert not any("gpu" in line or line.endswith("&") for line in write(tmp_path, "--yes", "--cpu"))
 
 
 @pytest.mark.parametrize("good", [True, False])
@@ -96,22 +87,8 @@ def test_what_no_node_could_run_is_refused_at_once(tmp_path):
 def test_an_array_runs_and_its_parts_merge(tmp_path, slurm):
     folder = tmp_path / "50 % of it"  # blanks, and what SLURM takes for a placeholder
     folder.mkdir()
-    words = (
-        "copy",
-        "--sweep",
-        "test",
-        "--cpu",
-        "--threads",
-        "1",
-        "--executor",
-        "slurm",
-        "--submit",
-        "--parts",
-        "2",
-        "--out",
-        "my rows",
-    )
-    done = rooflight("sample", *words, env=slurm.env, cwd=folder)
+    words = shlex.split("sample copy --sweep test --cpu --threads 1 --executor slurm --submit --parts 2 --out")
+    done = rooflight(*words, "my rows", env=slurm.env, cwd=folder)
     job = submitted(done)
     assert f"squeue --job {job}" in done.stdout
     states = slurm.wait(job)

@@ -32,23 +32,20 @@ def test_shapes_that_are_alike_vary_alike():
     assert covariance[0] == pytest.approx([2.0, 2.0, 1 + (1 + np.sqrt(3)) * np.exp(-np.sqrt(3))])
 
 
-def test_the_first_row_is_where_most_others_are_near():
-    assert chosen(NONE, points([0.0, 1.0, 2.0, 3.0, 4.0])) == 2
-
-
-def test_the_next_is_far_from_those_that_there_are():
-    assert chosen(points([0.0]), points([0.0, 1.0, 2.0, 3.0])) in (2, 3)
-    assert chosen(points([0.0, 3.0]), points([0.1, 1.5, 2.9])) == 1
-
-
-def test_what_is_used_more_is_worth_more():
-    assert chosen(NONE, points([0.0, 9.0]), use=[1.0, 5.0]) == 1
-    assert chosen(NONE, points([0.0, 9.0]), use=[5.0, 1.0]) == 0
-
-
-def test_of_two_that_tell_as_much_the_shorter_is_chosen():
-    assert chosen(NONE, points([0.0, 9.0]), seconds=[2.0, 1.0]) == 1
-    assert chosen(NONE, points([0.0, 9.0]), seconds=[1.0, 2.0]) == 0
+@pytest.mark.parametrize(
+    ("sampled", "candidates", "more", "places"),
+    [
+        (NONE, [0.0, 1.0, 2.0, 3.0, 4.0], {}, {2}),  # the first is where most others are near
+        (points([0.0]), [0.0, 1.0, 2.0, 3.0], {}, {2, 3}),  # the next is far from those that there are
+        (points([0.0, 3.0]), [0.1, 1.5, 2.9], {}, {1}),
+        (NONE, [0.0, 9.0], {"use": [1.0, 5.0]}, {1}),  # what is used more is worth more
+        (NONE, [0.0, 9.0], {"use": [5.0, 1.0]}, {0}),
+        (NONE, [0.0, 9.0], {"seconds": [2.0, 1.0]}, {1}),  # of two that tell as much, the shorter
+        (NONE, [0.0, 9.0], {"seconds": [1.0, 2.0]}, {0}),
+    ],
+)
+def test_the_most_informative_is_far_from_others_much_used_and_short(sampled, candidates, more, places):
+    assert chosen(sampled, points(candidates), **more) in places
 
 
 def test_shapes_at_which_models_differ_tell_which_is_right():
@@ -80,13 +77,11 @@ def test_a_sweep_goes_where_models_of_other_devices_differ():
     span = registry.find("swiglu").sizes["rows"].smart
 
     def views(shapes):
-        found = np.array(
-            [
-                np.random.default_rng(each["rows"] * each["dim"]).normal(0, 2.0 * (span.place(each["rows"]) > 0.75), 6)
-                for each in shapes
-            ]
-        )
-        return {str(number): column for number, column in enumerate(found.T)}
+        found = []
+        for each in shapes:
+            rng = np.random.default_rng(each["rows"] * each["dim"])
+            found.append(rng.normal(0, 2.0 * (span.place(each["rows"]) > 0.75), 6))
+        return {str(number): column for number, column in enumerate(np.array(found).T)}
 
     without = swept(lambda shapes: {}, budget_s=30.0, spend_s=lambda _: 1.0)
     found = swept(views, budget_s=30.0, spend_s=lambda _: 1.0)

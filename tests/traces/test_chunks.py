@@ -13,18 +13,19 @@ from rooflight.traces.file.discovery import is_trace
 
 names = st.text(alphabet=st.sampled_from('ab"\\{}[],: \n'), max_size=8)
 events = st.lists(
-    st.builds(
-        lambda name, ts, dims: {
-            "ph": "X",
-            "cat": "cpu_op",
-            "name": name,
-            "ts": ts,
-            "dur": 1,
-            "args": {"Input Dims": dims},
-        },
-        names,
-        st.integers(0, 10**6),
-        st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2),
+    st.fixed_dictionaries(
+        {
+            **{
+                "ph": st.just("X"),
+                "cat": st.just("cpu_op"),
+                "name": names,
+                "ts": st.integers(0, 10**6),
+                "dur": st.just(1),
+            },
+            "args": st.fixed_dictionaries(
+                {"Input Dims": st.lists(st.lists(st.integers(0, 9), max_size=2), max_size=2)}
+            ),
+        }
     ),
     max_size=12,
 )
@@ -45,10 +46,12 @@ def test_every_event_arrives_once_however_the_file_is_cut(tmp_path_factory, list
     assert found.odd == 0
 
 
-def test_a_bare_list_is_a_trace(tmp_path):
+def test_a_bare_list_is_a_trace_and_a_config_is_none(tmp_path):
     (tmp_path / "trace.json").write_text('[{"ph": "X", "name": "a"}, {"ph": "X", "name": "b"}]')
     assert [event.name for piece in TraceChunks(tmp_path / "trace.json") for event in piece] == ["a", "b"]
-    assert is_trace(tmp_path / "trace.json")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
+    paths = ("trace.json", "config.json", "missing.json", ".")
+    assert [is_trace(tmp_path / path) for path in paths] == [True, False, False, False]
 
 
 def test_fields_that_make_no_sense_are_unknown_and_their_events_counted(tmp_path):
@@ -88,10 +91,3 @@ def test_a_gzip_file_that_ends_too_early_is_refused(tmp_path, kept):
     assert is_trace(tmp_path / "trace.json.gz")
     with pytest.raises(ValueError, match="the gzip file is damaged or ends too early"):
         list(TraceChunks(tmp_path / "trace.json.gz"))
-
-
-def test_a_config_is_no_trace(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2}')
-    assert not is_trace(tmp_path / "config.json")
-    assert not is_trace(tmp_path / "missing.json")
-    assert not is_trace(tmp_path)

@@ -43,12 +43,8 @@ def test_lengths_of_a_step(text, tokens, lengths):
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=6), st.integers(1, 80))
 def test_lengths_are_never_more_than_the_sequences_have(sequences, window):
     queries, keys = [new for new, _ in sequences], [new + old for new, old in sequences]
-    sums = (
-        sum(queries),
-        sum(keys),
-        sum(q * q for q in queries),
-        sum(q * k for q, k in zip(queries, keys, strict=True)),
-    )
+    products = (sum(one * other for one, other in zip(queries, each, strict=True)) for each in (queries, keys))
+    sums = (sum(queries), sum(keys), *products)
     pairs = sum(q * k - q * (q - 1) // 2 for q, k in zip(queries, keys, strict=True))
     seen = [min(window, k - q + 1 + i) for q, k in zip(queries, keys, strict=True) for i in range(q)]
     read = [min(k, q + window - 1) for q, k in zip(queries, keys, strict=True)]
@@ -171,6 +167,9 @@ def test_lengths_are_taken_where_no_window_can_hide_keys(attributes):
     assert attributes(name="_fwd_kernel") == {}
     assert attributes()["kv_tokens"] == 100
     assert attributes(name="fmhaSm100aKernel_Sliding") == {}
+    # nor are they those of a call where several share the keys
+    merged = op("_C::merge_attn_states", 51, 59, dims=[[4, 2, 8]], types=["c10::BFloat16"])
+    assert attributes(merged, model=PLAIN) == {}
     # 4 sequences of 1 token, of whose keys no more is known: each sees at least its own
     assert attributes(model=SLIDING, name="_fwd_kernel")["visible_pairs"] == 4
     assert attributes(model=SLIDING)["visible_pairs"] == 100
@@ -192,11 +191,6 @@ def test_an_op_whose_attention_ran_in_another_op_says_so(attributes):
     assert "incomplete" in attributes(name="at::native::copy")
 
 
-def test_lengths_are_not_those_of_a_call_where_several_share_the_keys(attributes):
-    merged = [op("_C::merge_attn_states", 51, 59, dims=[[4, 2, 8]], types=["c10::BFloat16"])]
-    assert attributes(*merged, model=PLAIN) == {}
-
-
 def test_experts_are_split_as_the_heads_are(read):
     model = {"hidden_size": 8, "num_attention_heads": 4, "num_experts": 6, "num_experts_per_tok": 2}
     model |= {"moe_intermediate_size": 10, "quantization_config": {"quant_method": "mxfp4"}}
@@ -204,13 +198,8 @@ def test_experts_are_split_as_the_heads_are(read):
     run = [experts, launch(61, 2), kernel(90, 99, 2, name="bmm_MxE4m3_MxE2m1")]
     session = read(op(ATTENDS, 0, 50, **ATTENTION), *run, model=model)  # 2 of 4 heads
     (found,) = [dict(each.attributes) for each in session.signatures if each.name == "vllm::moe_forward"]
-    assert found == {
-        "expert_bits": 4,
-        "expert_weights": 3 * 8 * 10 // 2,
-        "experts_per_token": 2,
-        "hidden_size": 8,
-        "product_dtype": "float8_e4m3fn",
-    }
+    sizes = {"expert_bits": 4, "expert_weights": 3 * 8 * 10 // 2, "experts_per_token": 2, "hidden_size": 8}
+    assert found == {**sizes, "product_dtype": "float8_e4m3fn"}
     session = read(*run, model=model, distributedInfo={"world_size": 4})
     assert dict(session.signatures[0].attributes)["expert_weights"] == 3 * 8 * 10 // 4
 

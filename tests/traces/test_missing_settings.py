@@ -26,9 +26,8 @@ def launched(read):
 
     def launched(*events):
         launches = [launch(event["ts"] + 1, 100 + n) for n, event in enumerate(events)]
-        return list(
-            read(*events, *launches, *(kernel(100 * n, 100 * n + 5, 100 + n) for n in range(len(events)))).records
-        )
+        kernels = [kernel(100 * n, 100 * n + 5, 100 + n) for n in range(len(events))]
+        return list(read(*events, *launches, *kernels).records)
 
     return launched
 

@@ -50,43 +50,35 @@ def test_ranks_are_found_in_traces_or_in_names(tmp_path, files, says):
     assert found.notes == ()
 
 
-def test_stages_of_pipelines_come_after_the_ranks_of_the_first(tmp_path):
-    for stage in range(2):
-        for rank in range(2):
-            trace(tmp_path / f"1.5-TP-{rank}-PP-{stage}.trace.json.gz")
-    assert names(ranks_in(tmp_path))[2] == "1.5-TP-0-PP-1.trace.json.gz"
-
-
-def test_of_several_steps_the_last_is_taken(tmp_path):
+def test_of_several_steps_the_last_is_taken_and_of_several_runs_the_one_with_most_ranks(tmp_path):
     for step in (9, 10):
         for rank in range(2):
-            trace(tmp_path / f"step{step}" / f"rank{rank}.json", rank, 2)
-    found = ranks_in(tmp_path)
+            trace(tmp_path / "steps" / f"step{step}" / f"rank{rank}.json", rank, 2)
+    found = ranks_in(tmp_path / "steps")
     assert {file.path.parent.name for file in found.files} == {"step10"}
     (note,) = found.notes
     assert "rank0.json and those of 1 other rank were taken, 2 others were not" in note
-
-
-def test_of_several_runs_the_one_with_most_ranks_is_taken(tmp_path):
     for stage, ranks in (("DECODE", 3), ("EXTEND", 2)):
         for rank in range(ranks):
-            trace(tmp_path / f"17.5-TP-{rank}-{stage}.trace.json.gz", rank, 3)
-    assert names(ranks_in(tmp_path)) == {rank: f"17.5-TP-{rank}-DECODE.trace.json.gz" for rank in range(3)}
+            trace(tmp_path / "runs" / f"17.5-TP-{rank}-{stage}.trace.json.gz", rank, 3)
+    assert names(ranks_in(tmp_path / "runs")) == {rank: f"17.5-TP-{rank}-DECODE.trace.json.gz" for rank in range(3)}
+    for name in ("TP-0-PP-0", "TP-1-PP-0", "TP-0-PP-1", "TP-1-PP-1"):  # later stages of a pipeline come after
+        trace(tmp_path / "pipeline" / f"1.5-{name}.trace.json.gz")
+    assert names(ranks_in(tmp_path / "pipeline"))[2] == "1.5-TP-0-PP-1.trace.json.gz"
+    trace(tmp_path / "alone" / "bert.json")
+    assert names(ranks_in(tmp_path / "alone")) == {None: "bert.json"}
 
 
 def test_of_several_cycles_of_workers_the_last_of_each_is_taken(tmp_path):
     for rank in range(2):
         for cycle in (5, 7, 600):
-            trace(tmp_path / f"node{rank}_{100 + rank}.{10**12 + cycle * 1000 + rank}.pt.trace.json", rank, 2)
-    found = ranks_in(tmp_path)
+            trace(tmp_path / "two" / f"node{rank}_{100 + rank}.{10**12 + cycle * 1000 + rank}.pt.trace.json", rank, 2)
+    found = ranks_in(tmp_path / "two")
     assert names(found) == {rank: f"node{rank}_{100 + rank}.{10**12 + 600_000 + rank}.pt.trace.json" for rank in (0, 1)}
     assert "4 others were not" in found.notes[0]
-
-
-def test_of_several_cycles_of_one_worker_the_last_is_taken(tmp_path):
     for cycle in (999, 1000):
-        trace(tmp_path / f"laptop_4711.{cycle * 10**9}.pt.trace.json")
-    found = ranks_in(tmp_path)
+        trace(tmp_path / "one" / f"laptop_4711.{cycle * 10**9}.pt.trace.json")
+    found = ranks_in(tmp_path / "one")
     assert [file.path.name for file in found.files] == ["laptop_4711.1000000000000.pt.trace.json"]
     assert "has 2 traces of one worker" in found.notes[0]
 
@@ -96,11 +88,6 @@ def test_traces_of_no_rank_are_refused(tmp_path):
         trace(tmp_path / name)
     with pytest.raises(ValueError, match=r"3 traces, of which 2 have no rank \(bert.json, vit.json\): give one trace"):
         ranks_in(tmp_path)
-
-
-def test_one_trace_is_taken_as_it_is(tmp_path):
-    trace(tmp_path / "bert.json")
-    assert names(ranks_in(tmp_path)) == {None: "bert.json"}
 
 
 @pytest.mark.parametrize("inside", [[], ["notes.txt"], ["config.json"]])

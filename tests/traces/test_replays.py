@@ -68,6 +68,9 @@ def test_each_replay_runs_the_ops_again(joined):
     session = joined(replayed(0, 1) + replayed(100, 2, times=(50, 30, 40)), captured(0, 50))
     assert [time for _, _, time in times(session)] == [8, 4, 80, 40]
     assert len(session.signatures) == 2
+    session = joined([span("decode", -1, 110), *replayed(0, 1), *replayed(50, 2)], captured(0, 50) + captured(100, 250))
+    assert len(list(session.records)) == 4  # layers that were captured one by one take turns
+    assert session.phases == ("decode",)  # of the replay
 
 
 def test_other_work_stays_with_its_own_ops(joined):
@@ -119,16 +122,6 @@ def test_of_several_captures_that_of_the_batch_size_is_taken(joined, around, sha
     captures = [span("capture_4_DECODE", -1, 40), *captured(0, 50)]
     captures += [span("capture_16_DECODE", 99, 140), *captured(100, 250, first=WIDE)]
     assert times(joined([span(around, -1, 60), *replayed(0, 1)], captures))[0] == ("aten::mm", shape, 8)
-
-
-def test_phases_are_those_of_the_replay(joined):
-    session = joined([span("decode", -1, 60), *replayed(0, 1)], captured(0, 50))
-    assert session.phases == ("decode",)
-
-
-def test_layers_captured_one_by_one_take_turns(joined):
-    session = joined(replayed(0, 1) + replayed(50, 2), captured(0, 50) + captured(100, 250))
-    assert len(list(session.records)) == 4
 
 
 PROBLEMS = {

@@ -21,11 +21,8 @@ def step(number, start, seconds, *, shapes=MM, lasts=100, wait=10, extra=0):
     events += [launch(start + 2, first), kernel(start + wait, start + wait + seconds, first)]
     for place in range(extra):
         at = start + 50 + 5 * place
-        events += [
-            op("aten::relu", at, at + 3),
-            launch(at, first + 1 + place),
-            kernel(at + 5, at + 8, first + 1 + place),
-        ]
+        number = first + 1 + place
+        events += [op("aten::relu", at, at + 3), launch(at, number), kernel(at + 5, at + 8, number)]
     return events
 
 
@@ -63,9 +60,11 @@ def test_a_step_begins_when_the_device_has_finished_the_one_before(steps):
     assert sum(each.wall_s for each in (first, second, third)) == pytest.approx(125e-6)
 
 
-def test_other_steps_are_named_and_keep_their_time(steps):
+def test_other_steps_are_named_and_keep_their_time_when_saved_too(steps, tmp_path):
     warm_up, last = step(1, 0, 60, extra=2), step(4, 300, 10, shapes=WIDE, lasts=20)
     session = steps(warm_up, step(2, 100, 20), step(3, 200, 40), last)
+    kept = rl.load(session.save(tmp_path / "it.session"))
+    assert (kept.measurement.timeline, kept.signatures) == (session.measurement.timeline, session.signatures)
     timeline = session.measurement.timeline
     assert [(each.name, each.calls, each.in_session) for each in timeline.steps] == [
         ("ProfilerStep#1", 3, False),
@@ -97,12 +96,15 @@ def test_work_of_no_op_is_that_of_a_step(steps):
     assert gaps["work of the device that belongs to no op"] == pytest.approx(7e-6)  # of two steps the mean
 
 
-def test_ops_outside_of_steps_are_counted(steps):
+def test_ops_outside_of_steps_are_counted_and_those_outside_of_all_are_the_session(steps):
     outside = [op("aten::mm", 200, 210, **MM), launch(201, 900), kernel(205, 212, 900)]
     session = steps(step(1, 0, 20), more=outside)
     assert len(session) == 1
     assert session.notes == ("1 op outside of the profiler's steps, in the timeline alone.",)
     assert session.measurement.timeline.wall_s == pytest.approx(212e-6)
+    session = steps([span("ProfilerStep#1", 0, 50)], ran("aten::mm", 60, **MM))
+    assert len(session) == 1
+    assert session.notes == ("No op ran in the 1 step that is marked: all calls of the trace count as one step.",)
 
 
 def test_an_annotation_that_repeats_is_named_and_splits_nothing(read):
@@ -122,25 +124,14 @@ def test_steps_without_a_device_are_those_of_the_host(read):
 
 
 def test_steps_of_replays_alone_have_their_wall_times(read):
-    events = [
-        [
-            span(f"ProfilerStep#{n}", at, at + 90 + n),
-            launch(at + 1, n, name="cudaGraphLaunch"),
-            kernel(at + 5, at + 50, n),
-        ]
-        for n, at in ((1, 0), (2, 100))
-    ]
-    session = read(*chain.from_iterable(events))
+    events = []
+    for n, at in ((1, 0), (2, 100)):
+        events += [span(f"ProfilerStep#{n}", at, at + 90 + n), launch(at + 1, n, name="cudaGraphLaunch")]
+        events.append(kernel(at + 5, at + 50, n))
+    session = read(*events)
     assert len(session) == 0
     assert session.measurement.wall_samples_s.tolist() == us([100, 92])
     assert "measured step" in dict(rl.analyze(session).report().facts)
-
-
-def test_a_saved_session_keeps_steps_and_other_signatures(steps, tmp_path):
-    session = steps(step(1, 0, 60, extra=2), step(2, 100, 20), step(3, 200, 40))
-    kept = rl.load(session.save(tmp_path / "it.session"))
-    assert kept.measurement.timeline == session.measurement.timeline
-    assert kept.signatures == session.signatures
 
 
 def test_the_document_is_of_the_whole_trace_and_of_its_steps(tmp_path, run):
@@ -154,12 +145,6 @@ def test_the_document_is_of_the_whole_trace_and_of_its_steps(tmp_path, run):
     assert [each["wall_s"] for each in steps] == us([100, 100, 100])
     assert [each["in_session"] for each in steps] == [False, True, True]
     assert document["unattributed"]["no_shapes_s"] == pytest.approx(6e-6)
-
-
-def test_ops_outside_of_all_steps_are_the_session(steps):
-    session = steps([span("ProfilerStep#1", 0, 50)], ran("aten::mm", 60, **MM))
-    assert len(session) == 1
-    assert session.notes == ("No op ran in the 1 step that is marked: all calls of the trace count as one step.",)
 
 
 def test_steps_of_two_programs_that_overlap_are_not_mixed(steps):

@@ -52,18 +52,7 @@ def test_busy_idle_and_exposed_times(read):
     assert {name: getattr(found, name) for name in us} == us
 
 
-def test_kernels_by_name_with_their_ops(tmp_path, run):
-    # 20 and 5 µs of mm and 5 of relu have the name k; copies and fills are no kernels
-    path = write(tmp_path / "trace.json", EVENTS)
-    _, out, _ = run("analyze", path, "--json", "-")
-    found = [tuple(each[key] for key in ("name", "op", "count")) for each in json.loads(out)["timeline"]["kernels"]]
-    assert sorted(found) == sorted([("k", "aten::mm", 3), (NCCL, "aten::mm", 1), ("of an earlier launch", "", 1)])
-    assert [each["seconds"] for each in json.loads(out)["timeline"]["kernels"]] == pytest.approx([30e-6, 30e-6, 5e-6])
-    _, text, _ = run("analyze", path)
-    assert "By kernel, whole trace" in text
-
-
-def test_the_report_has_the_timeline_and_what_has_no_bound(tmp_path, run):
+def test_the_report_has_the_timeline_kernels_by_name_and_what_has_no_bound(tmp_path, run):
     path = write(tmp_path / "trace.json", EVENTS)
     code, out, _ = run("analyze", path, "--json", "-")
     assert code == 0
@@ -80,7 +69,13 @@ def test_the_report_has_the_timeline_and_what_has_no_bound(tmp_path, run):
     assert gap["seconds"] == pytest.approx(5e-6)
     # 5 before the trace and 5 without shapes, of 35 + 30 + 10 in sum
     assert "13.3% of the device's work in the step has no bound" in document["conclusion"]
+    # 20 and 5 µs of mm and 5 of relu have the name k; copies and fills are no kernels
+    kernels = document["timeline"]["kernels"]
+    found = [tuple(each[key] for key in ("name", "op", "count")) for each in kernels]
+    assert sorted(found) == sorted([("k", "aten::mm", 3), (NCCL, "aten::mm", 1), ("of an earlier launch", "", 1)])
+    assert [each["seconds"] for each in kernels] == pytest.approx([30e-6, 30e-6, 5e-6])
     _, text, _ = run("analyze", path)
+    assert "By kernel, whole trace" in text
     assert "Timeline of the device" in text
 
 
@@ -91,13 +86,9 @@ def test_a_trace_of_the_device_alone_is_reported(read):
     assert "timeline" in {table.id for table in report.tables}
 
 
-def test_a_saved_session_keeps_the_timeline(read, tmp_path):
+def test_a_saved_session_keeps_the_timeline_and_one_that_is_none_is_refused(read, tmp_path):
     session = read(*EVENTS)
     assert rl.load(session.save(tmp_path / "it.session")).measurement.timeline == session.measurement.timeline
-
-
-def test_a_saved_timeline_that_is_none_is_refused(read, tmp_path):
-    session = read(*EVENTS)
     broken = replace(session.measurement, timeline=replace(session.measurement.timeline, idle_s=-1.0))
     with pytest.raises(ValueError, match="a time of its timeline is not a number from 0 on"):
         rl.load(session.with_measurement(broken).save(tmp_path / "it.session"))

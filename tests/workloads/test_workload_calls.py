@@ -95,11 +95,12 @@ def test_a_module_is_called_and_is_the_model(named) -> None:
         ("doubled", "wrong", "train.py:doubled: inputs are a tuple or list of arguments, not dict"),
         ("doubled", "broken", "broken raised KeyError: 'no data'"),
         ("step", "several", "--inputs several: train.py:step takes no arguments"),
+        ("", "x", "--inputs x: only a function of your own"),
     ],
 )
 def test_inputs_that_cannot_be(named, name, inputs, told) -> None:
     with pytest.raises(TargetError, match=told):
-        open_target(named(name), inputs=inputs)
+        open_target(named(name) if name else "gpt2", inputs=inputs)
 
 
 def test_arguments_with_defaults_are_left_out_unless_inputs_are_named(tmp_path) -> None:
@@ -119,11 +120,6 @@ def test_a_function_that_writes_gradients_gets_none_computed_again(tmp_path) -> 
     assert open_target(f"{path}:f").run().item() == 4  # and nothing beside it
     loss, (gradient,) = open_target(f"{path}:g").run()
     assert (loss.item(), gradient.tolist()) == (4, [2, 2])
-
-
-def test_a_preset_takes_no_inputs() -> None:
-    with pytest.raises(TargetError, match="--inputs x: only a function of your own"):
-        open_target("gpt2", inputs="x")
 
 
 def test_a_function_that_has_called_backward_itself() -> None:

@@ -48,11 +48,8 @@ def test_state_made_beforehand_is_the_state_torch_makes(name):
     assert torch.equal(ours.weight, theirs.weight)
 
 
-def test_state_on_meta_allocates_nothing():
+def test_state_on_meta_allocates_nothing_and_none_is_none():
     model = nn.Linear(10**6, 10**6, device="meta")
     optimizer = make_optimizer("adamw", model)
     assert optimizer.state[model.weight]["exp_avg"].device.type == "meta"
-
-
-def test_none_is_none():
     assert make_optimizer("none", nn.Linear(2, 2)) is None

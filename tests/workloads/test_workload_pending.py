@@ -36,26 +36,22 @@ class Yields:
 
 
 @pytest.mark.parametrize(
-    ("function", "kind"),
+    ("function", "refuse", "passes", "kind"),
     [
-        (later, "an async function"),
-        (numbers_later, "an async generator"),
-        (Called(), "an async function"),
-        (Called().forward, "an async function"),
-        (functools.partial(later), "an async function"),
+        (later, refuse_async, refuse_generator, "an async function"),
+        (numbers_later, refuse_async, refuse_generator, "an async generator"),
+        (Called(), refuse_async, refuse_generator, "an async function"),
+        (Called().forward, refuse_async, refuse_generator, "an async function"),
+        (functools.partial(later), refuse_async, refuse_generator, "an async function"),
+        (numbers, refuse_generator, refuse_async, "a generator function"),
+        (Yields(), refuse_generator, refuse_async, "a generator function"),
+        (functools.partial(numbers), refuse_generator, refuse_async, "a generator function"),
     ],
 )
-def test_async_functions(function, kind) -> None:
+def test_async_functions_and_generators(function, refuse, passes, kind) -> None:
     with pytest.raises(TargetError, match=f"^t.py:f is {kind}, and calling it runs nothing: name a function that runs"):
-        refuse_async(function, "t.py:f")
-    refuse_generator(function, "t.py:f")
-
-
-@pytest.mark.parametrize("function", [numbers, Yields(), functools.partial(numbers)])
-def test_generators(function) -> None:
-    with pytest.raises(TargetError, match=r"^t.py:f is a generator function, and calling it runs nothing"):
-        refuse_generator(function, "t.py:f")
-    refuse_async(function, "t.py:f")
+        refuse(function, "t.py:f")
+    passes(function, "t.py:f")
 
 
 @pytest.mark.parametrize(

@@ -69,35 +69,31 @@ def test_decode_sees_the_cache_and_itself_every_time(name):
         assert (call.query[2], call.key[2], call.value[2]) == (1, SEQ + 1, SEQ + 1)
 
 
-def test_grouped_heads_reach_attention_ungrouped():
+def test_grouped_heads_reach_attention_ungrouped_and_prefill_gives_the_last_logits_and_a_cache():
     with AttentionSpy() as spy:
         small_step("llama-3.1-8b", "forward").run()
     assert spy.calls[0].query == (BATCH, 4, SEQ, 32)
     assert spy.calls[0].key == (BATCH, 2, SEQ, 32)
+    output = small_step("llama-3.1-8b", "prefill").run()
+    assert output.logits.shape == (BATCH, 1, 512)
+    assert output.past_key_values.get_seq_length() == SEQ
 
 
-def test_decode_computes_what_transformers_own_cache_computes():
-    step = small_step("llama-3.1-8b", "decode")
+@pytest.mark.parametrize(("name", "mode"), [("gpt2", "forward"), ("llama-3.1-8b", "decode")])
+def test_a_step_computes_what_a_plain_call_with_transformers_own_cache_computes(name, mode):
+    step = small_step(name, mode)
     seen = {}
     hook = step.model.register_forward_pre_hook(lambda _, args, kwargs: seen.update(kwargs), with_kwargs=True)
     ours = step.run().logits
     hook.remove()
-    theirs = DynamicCache(config=step.model.config)
-    for i, layer in enumerate(seen["past_key_values"].layers):
-        theirs.update(layer.keys[:, :, :SEQ], layer.values[:, :, :SEQ], i)
+    plain = {"use_cache": False}
+    if mode == "decode":
+        theirs = DynamicCache(config=step.model.config)
+        for i, layer in enumerate(seen["past_key_values"].layers):
+            theirs.update(layer.keys[:, :, :SEQ], layer.values[:, :, :SEQ], i)
+        plain = {"past_key_values": theirs}
     with torch.no_grad():
-        expected = step.model(input_ids=seen["input_ids"], past_key_values=theirs).logits
-    torch.testing.assert_close(ours, expected)
-
-
-def test_forward_computes_what_a_plain_call_computes():
-    step = small_step("gpt2", "forward")
-    seen = {}
-    hook = step.model.register_forward_pre_hook(lambda _, args, kwargs: seen.update(kwargs), with_kwargs=True)
-    ours = step.run().logits
-    hook.remove()
-    with torch.no_grad():
-        expected = step.model(input_ids=seen["input_ids"], use_cache=False).logits
+        expected = step.model(input_ids=seen["input_ids"], **plain).logits
     torch.testing.assert_close(ours, expected)
 
 
@@ -121,21 +117,12 @@ def test_decode_never_grows_caches_that_are_no_plain_ones(model_type):
     assert keys[0] == keys[1] == keys[2]
 
 
-def test_prefill_gives_the_last_logits_and_a_cache():
-    output = small_step("llama-3.1-8b", "prefill").run()
-    assert output.logits.shape == (BATCH, 1, 512)
-    assert output.past_key_values.get_seq_length() == SEQ
-
-
-def test_step_describes_itself():
+def test_step_describes_itself_and_its_tokens():
     step = make_step("gpt2", device="meta")
     assert step.description == "gpt2: training step, batch 1, sequence 256, bfloat16, AdamW (foreach)"
     assert (step.mode, step.batch, step.seq, step.tokens) == ("train", 1, 256, 256)
     assert (step.dtype, step.device, step.notes) == ("bfloat16", "meta", ())
     assert make_step("gpt2", device="cpu", small=True).dtype == "float32"
-
-
-def test_tokens_are_those_of_one_step():
     assert small_step("llama-3.1-8b", "decode").tokens == BATCH
     assert small_step("t5-3b", "forward").tokens == 2 * BATCH * SEQ  # source and target
     assert small_step("resnet-50", "forward").tokens is None

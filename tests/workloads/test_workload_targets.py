@@ -1,4 +1,5 @@
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,16 +20,6 @@ TINY_LLAMA = {
 }
 
 
-@pytest.fixture
-def config_file(tmp_path):
-    def write(values, name="config.json"):
-        path = tmp_path / name
-        path.write_text(values if isinstance(values, str) else json.dumps(values))
-        return str(path)
-
-    return write
-
-
 def refused(text, **options):
     with pytest.raises(TargetError) as caught:
         open_target(text, **options)
@@ -41,16 +32,17 @@ def test_finds_presets_configs_and_functions(tmp_path, config_file):
     path = Path(config_file(TINY_LLAMA))
     assert find_target(str(path)) == find_target(str(tmp_path)) == ConfigFile(path=path)
     script = tmp_path / "train.py"
-    script.write_text("")
+    script.write_text("def make_step(): return lambda: None")
     assert find_target(f"{script}:make_step") == UserFunction(path=script, name="make_step")
+    message = refused(f"{script}:make_step", batch=4, small=True)
+    assert message.startswith("--batch, --small: no effect on ")
+    assert not issubclass(RunFailed, ValueError)
+    assert issubclass(TargetError, ValueError)
 
 
-def test_preset_opens_with_options():
+def test_presets_and_configs_open_with_options(config_file):
     step = open_target("gpt2", mode="forward", batch=3, seq=5, dtype="fp16", device="meta")
     assert step.description == "gpt2: forward pass, batch 3, sequence 5, float16"
-
-
-def test_config_opens_and_runs(config_file):
     step = open_target(config_file(TINY_LLAMA), seq=8, device="cpu", optimizer="sgd")
     assert step.run().isfinite()
     assert step.description == "llama: training step, batch 1, sequence 8, float32, SGD (foreach)"
@@ -91,8 +83,6 @@ def test_unknown_targets(tmp_path, config_file):
 
 def test_missing_libraries_name_the_extra(monkeypatch, config_file):
     path = config_file(TINY_LLAMA)
-    import sys
-
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert refused(path) == 'building presets and config.json models needs transformers: pip install "rooflight[hf]"'
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -107,15 +97,3 @@ def test_old_transformers_is_refused(monkeypatch):
 
     monkeypatch.setattr(transformers, "__version__", "4.57.1")
     assert refused("gpt2") == 'transformers 4.57.1 is too old: pip install "rooflight[hf]" --upgrade'
-
-
-def test_options_for_a_function_are_refused(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text("def make_step(): return lambda: None")
-    message = refused(f"{script}:make_step", batch=4, small=True)
-    assert message.startswith("--batch, --small: no effect on ")
-
-
-def test_run_failed_is_no_value_error():
-    assert not issubclass(RunFailed, ValueError)
-    assert issubclass(TargetError, ValueError)
