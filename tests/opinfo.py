@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from recorded_model import Names
 from torch.utils._pytree import tree_leaves
 
 import rooflight as rl
@@ -90,18 +90,6 @@ def samples(info: Any, limit: int | None = None) -> Iterator[Any]:
         if limit is not None and index >= limit:
             return
         yield sample
-
-
-class Names(TorchDispatchMode):
-    """The ops that a plain mode sees."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func._schema.name)
-        return func(*args, **(kwargs or {}))
 
 
 def check(info: Any, sample: Any) -> rl.Session:

@@ -9,8 +9,38 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import rooflight as rl
+from rooflight.capture.record.modules import function_name
+
+
+class Names(TorchDispatchMode):
+    """The ops that a plain mode sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+class FunctionNames(TorchFunctionMode):
+    """The functions that a mode sees, which may raise at each."""
+
+    def __init__(self, error: type[BaseException] | None = None) -> None:
+        super().__init__()
+        self.names: list[str] = []
+        self.error = error
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(function_name(func))
+        if self.error is not None:
+            raise self.error("stop")
+        return func(*args, **(kwargs or {}))
 
 
 class Net(nn.Module):

@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 import recorded_model
 import torch
-from recorded_model import in_thread
+from recorded_model import FunctionNames, Names, in_thread
 from torch import nn
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 import rooflight as rl
@@ -239,31 +237,8 @@ def test_a_subclass_with_a_function_handler_of_its_own():
     assert [name for name in Tagged.seen if name in ("sin", "add")] == ["sin", "add"]
 
 
-class Counting(TorchFunctionMode):
-    def __init__(self, error: type[BaseException] | None = None) -> None:
-        super().__init__()
-        self.names: list[str] = []
-        self.error = error
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.names.append(function_name(func))
-        if self.error is not None:
-            raise self.error("stop")
-        return func(*args, **(kwargs or {}))
-
-
-class Watching(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
-
-
 @pytest.mark.parametrize("outside", [True, False])
-@pytest.mark.parametrize("make", [Counting, Watching])
+@pytest.mark.parametrize("make", [FunctionNames, Names])
 def test_modes_of_the_users_outside_and_inside(make, outside):
     def run():
         (x() @ torch.ones(4, 4)).tanh()
@@ -292,7 +267,7 @@ def test_a_function_that_raised_is_over(error):
     def run():
         with pytest.raises(RuntimeError):
             torch.mm(x(), x())
-        with pytest.raises(error), Counting(error):
+        with pytest.raises(error), FunctionNames(error):
             torch.sin(x())
         x().neg()
 
@@ -330,7 +305,7 @@ def test_nested_recordings_of_which_one_wants_functions():
 
 def test_a_recording_ends_inside_a_function_mode_that_began_later():
     recording = rl.record(functions=True).__enter__()
-    mode = Counting()
+    mode = FunctionNames()
     mode.__enter__()
     x().sin()
     recording.__exit__()

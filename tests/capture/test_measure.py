@@ -28,8 +28,8 @@ def model() -> nn.Module:
     return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(5)))
 
 
-@pytest.fixture
-def quiet(monkeypatch) -> None:
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch) -> None:
     monkeypatch.setattr(bystander, "cpu_time", lambda: None)
 
 
@@ -92,14 +92,12 @@ def test_a_long_step_is_not_timed_again(monkeypatch, model):
 # -- another step -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quiet")
 def test_the_recorded_step_is_known_again(model):
     found = measured(recorded(lambda: model(x())), lambda: model(x()))
     assert found.same_calls == 1
     assert found.of_the_session
 
 
-@pytest.mark.usefixtures("quiet")
 def test_a_step_that_does_nothing_is_not_the_sessions(model):
     session = recorded(lambda: model(x()))
     with pytest.warns(MeasurementWarning, match="no call in common"):
@@ -117,7 +115,6 @@ def test_a_step_that_does_nothing_is_not_the_sessions(model):
     assert report.data.wall_samples_s  # kept, not clipped
 
 
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize(
     ("step", "share"),
     [
@@ -133,7 +130,6 @@ def test_a_step_of_other_work_is_not_the_sessions(model, step, share):
     assert not len(found.op_samples_s)
 
 
-@pytest.mark.usefixtures("quiet")
 def test_a_step_whose_shapes_change_from_run_to_run_is_noticed(model):
     rows = itertools.cycle((2, 4))
     step = lambda: model(x(next(rows)))  # noqa: E731
@@ -141,7 +137,6 @@ def test_a_step_whose_shapes_change_from_run_to_run_is_noticed(model):
         measured(recorded(step), step)
 
 
-@pytest.mark.usefixtures("quiet")
 def test_a_step_that_changes_a_little_is_measured_and_the_change_noted():
     rows = itertools.count(1)
     layers = [nn.Linear(WIDTH, WIDTH) for _ in range(20)]
@@ -157,7 +152,6 @@ def test_a_step_that_changes_a_little_is_measured_and_the_change_noted():
     assert "95.0% of its calls in common" in " ".join(report_of(rl.analyze(session, CPU)).notes)
 
 
-@pytest.mark.usefixtures("quiet")
 def test_a_compiled_step_is_the_recorded_one(model):
     compiled = torch.compile(model, backend="eager")
     with warnings.catch_warnings():
@@ -167,7 +161,6 @@ def test_a_compiled_step_is_the_recorded_one(model):
         assert measured(session, lambda: compiled(x())).same_calls == 1
 
 
-@pytest.mark.usefixtures("quiet")
 def test_an_optimizers_first_step_makes_its_state_and_is_still_the_same_step(model):
     optimizer = torch.optim.AdamW(model.parameters())
 
@@ -188,7 +181,6 @@ def test_views_alone_cannot_be_compared():
 # -- no ops at all ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quiet")
 def test_ops_of_another_thread_are_not_recorded_and_that_is_said(model):
     def step() -> None:
         in_thread(lambda: model(x()))
@@ -208,7 +200,6 @@ def test_ops_of_another_thread_are_not_recorded_and_that_is_said(model):
 # -- what torch is afterwards -------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("quiet")
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("run", [1, 2, 3, 6])  # recorded again, warming up, timed, profiled
 def test_a_step_that_stops_leaves_torch_as_it_was(model, run, error):
@@ -227,7 +218,6 @@ def test_a_step_that_stops_leaves_torch_as_it_was(model, run, error):
     assert measured(session, lambda: model(x())).of_the_session
 
 
-@pytest.mark.usefixtures("quiet")
 def test_the_threads_that_ran_are_those_of_the_times(model):
     session, threads = recorded(lambda: model(x())), torch.get_num_threads()
     torch.set_num_threads(threads + 1)

@@ -4,8 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from recorded_model import FunctionNames, Names
 
 import rooflight as rl
 from rooflight.capture.record import dispatch
@@ -158,37 +157,17 @@ def test_numbers_that_never_repeat_do_not_fill_memory(monkeypatch):
     assert op.calls == 101
 
 
-class Seeing(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen += 1
-        return func(*args, **(kwargs or {}))
-
-
-class Noticing(TorchFunctionMode):
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        self.seen.append(getattr(func, "__name__", ""))
-        return func(*args, **(kwargs or {}))
-
-
 def test_other_modes_see_every_call():
     x = empty(3)
-    with Seeing() as seeing, rl.record() as recording:
+    with Names() as seeing, rl.record() as recording:
         for _ in range(5):
             torch.tanh(x)
-    assert (seeing.seen, len(recording.session)) == (5, 5)
-    with Noticing() as noticing, rl.record():
+    assert (len(seeing.names), len(recording.session)) == (5, 5)
+    with FunctionNames() as noticing, rl.record():
         for _ in range(5):
             torch.tanh(x)
-    assert noticing.seen.count("tanh") == 5
-    assert "empty_strided" not in noticing.seen
+    assert noticing.names.count("tanh") == 5
+    assert "empty_strided" not in noticing.names
 
 
 def test_nested_recordings_both_see_every_call():

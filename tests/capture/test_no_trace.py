@@ -6,6 +6,7 @@ from recorded_model import aligned, built, in_thread, model, raiser, recorded, x
 from torch import nn
 
 import rooflight as rl
+from rooflight.capture.record.modules import ModuleTracker
 from rooflight.records.record import Direction
 
 
@@ -141,8 +142,6 @@ def test_errors_in_backward_and_in_a_custom_function() -> None:
 
 
 def test_errors_while_entering_take_everything_out_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rooflight.capture.record.modules import ModuleTracker
-
     monkeypatch.setattr(ModuleTracker, "install", lambda self: raiser(RuntimeError)())
     with pytest.raises(RuntimeError, match="stop"), rl.record():
         raise AssertionError("never reached")

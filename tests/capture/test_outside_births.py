@@ -11,6 +11,7 @@ from outside_kernels import read
 from outside_memory import DEVICE, Differentiable, Kernel, Twice, found, found_in, over_each_way, places
 from recorded_model import recorded
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import rooflight as rl
 from rooflight.records.record import Direction
@@ -159,8 +160,6 @@ def test_outside_modules_what_is_made_is_data_and_gradients_are_found():
 
 
 def test_a_checkpointed_kernel_runs_twice():
-    from torch.utils.checkpoint import checkpoint
-
     model = nn.Sequential(nn.Linear(4, 4), Differentiable(torch.from_numpy), nn.Tanh())  # which keeps its result
     ops = found(lambda: checkpoint(model, torch.ones(2, 4), use_reentrant=False).sum().backward(), model)
     assert places(ops) == [("1", "forward"), ("1", "backward"), ("1", "backward")]

@@ -19,6 +19,7 @@ import rooflight as rl
 from rooflight.records.assembly import Insertion, Place, with_insertions
 from rooflight.records.record import Direction
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
+from rooflight.roofline.tables.report import report_of
 
 
 class Net(nn.Module):
@@ -162,8 +163,6 @@ def test_it_does_not_keep_op_times_from_being_found():
 def test_the_report_names_it():
     model = Net()
     session = recorded(lambda: model(torch.ones(3, 4)), model)
-    from rooflight.roofline.tables.report import report_of
-
     report = report_of(rl.analyze(session, DEVICE))
     (table,) = [table for table in report.tables if table.id == "not_costed"]
     assert table.rows == (("written_outside", "kernel", 1, 96, "written outside the dispatcher"),)

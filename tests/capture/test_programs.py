@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from opinfo import Names, bits
+from opinfo import bits
 from programs import train
+from recorded_model import Names
 from torch_state import torch_state
 
 import rooflight as rl

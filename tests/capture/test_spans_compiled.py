@@ -44,7 +44,7 @@ def compiled(net: nn.Module, backend: Backend, how: str) -> nn.Module:
     return net
 
 
-def train(model: nn.Module, net: nn.Module, ticking: Ticking, timer: Any = None) -> tuple[Any, ...]:
+def train(model: nn.Module, net: nn.Module) -> tuple[Any, ...]:
     results = []
     for _ in range(3):
         net.zero_grad()
@@ -57,19 +57,19 @@ def train(model: nn.Module, net: nn.Module, ticking: Ticking, timer: Any = None)
 @pytest.mark.parametrize("how", ["wrapper", "in place"])
 def test_compiled_before_it_was_attached(ticking, how, warmed):
     net, backend = Net(), Backend(ticking)
-    expected = train(net, net, ticking)
+    expected = train(net, net)
     model = compiled(net, backend, how)
     if warmed:
         model(x())
     call = net._compiled_call_impl
     with ticking.attached(model) as timer:
         assert timer.paths == ("Net",)  # the parts are in one with it
-        assert train(model, net, ticking) == expected
+        assert train(model, net) == expected
         spans = ticking.cut(timer)
     assert {(p.module, p.direction): round(s) for p, s in spans.seconds.items()} == {("Net", FORWARD): 3}
     assert len(spans.events) == 1 + 3 + 3  # the phase, three calls with their shapes, three backward passes
     assert net._compiled_call_impl is call
-    assert train(model, net, ticking) == expected
+    assert train(model, net) == expected
     assert backend.compiled == 1
     assert not counters["graph_break"]
 
@@ -77,14 +77,14 @@ def test_compiled_before_it_was_attached(ticking, how, warmed):
 @pytest.mark.parametrize("how", ["wrapper", "in place"])
 def test_compiled_while_attached(ticking, how):
     net, backend = Net(), Backend(ticking)
-    expected = train(net, net, ticking)
+    expected = train(net, net)
     with ticking.attached(net) as timer:
         model = compiled(net, backend, how)
-        assert train(model, net, ticking) == expected
+        assert train(model, net) == expected
         # torch calls no hook of a module in compiled code: its time is that of whoever called it
         assert ticking.seconds(timer) == {OUTSIDE: 3}
         assert backend.compiled == 1
-    assert train(model, net, ticking) == expected
+    assert train(model, net) == expected
     assert backend.compiled <= 2  # torch compiles anew when a module has other hooks than before
     assert not counters["graph_break"]
 
@@ -92,12 +92,12 @@ def test_compiled_while_attached(ticking, how):
 def test_attached_to_what_the_wrapper_wraps(ticking):
     net, backend = Net(), Backend(ticking)
     model = torch.compile(net, backend=backend, fullgraph=True)
-    expected = train(model, net, ticking)
+    expected = train(model, net)
     for _ in range(3):
         with ticking.attached(net) as timer:
-            assert train(model, net, ticking) == expected
+            assert train(model, net) == expected
             assert ticking.seconds(timer) == {OUTSIDE: 3}
-        assert train(model, net, ticking) == expected
+        assert train(model, net) == expected
     assert backend.compiled <= 2
     assert not counters["graph_break"]
 

@@ -8,11 +8,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, hessian, jvp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn import functional
 from torch.utils._pytree import tree_map
 
 import rooflight as rl
+from rooflight.records.dtypes import item_bytes
 
 # torch warns that some of these layouts are young, and that some of these ways are old
 pytestmark = [
@@ -73,8 +75,6 @@ def test_sizes_that_data_decides_are_unknown_not_fatal() -> None:
 
 
 def test_symbolic_sizes_are_not_tied_to_the_values_they_were_traced_with() -> None:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     def program(x):
         return (x.relu() @ x.t()).view(x.shape[0] * x.shape[0]).sum(), x.new_ones(x.shape[0], 3)
 
@@ -155,8 +155,6 @@ def test_control_flow_is_the_ops_it_runs() -> None:
 
 
 def test_make_fx_traces_the_same_graph() -> None:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     def program(x):
         return (x.sin() @ x).sum()
 
@@ -241,8 +239,6 @@ def test_quantized_complex_tiny_and_odd_dtypes() -> None:
 
 
 def test_every_dtype_of_torch_has_the_size_that_torch_says() -> None:
-    from rooflight.records.dtypes import item_bytes
-
     dtypes = {dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
     assert {str(dtype): item_bytes(str(dtype).removeprefix("torch.")) for dtype in dtypes} == {
         str(dtype): dtype.itemsize for dtype in dtypes

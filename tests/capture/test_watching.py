@@ -12,6 +12,7 @@ from torch_state import torch_state
 import rooflight as rl
 from rooflight.capture.record import watching
 from rooflight.capture.record.watching import Watch
+from rooflight.compiling.hot.gain import pattern_of
 
 
 def watched(function: Any, *args: Any) -> Watch:
@@ -137,8 +138,6 @@ def program(plan: list[tuple[str, int, int]]) -> None:
 @given(steps, steps)
 @example([("t", 0, 0), ("sin", 0, 0)], [("t", 1, 0), ("sin", 0, 0)])
 def test_two_programs_have_one_digest_just_where_recordings_have_the_same_keys_and_wiring(one, other) -> None:
-    from rooflight.compiling.hot.gain import pattern_of
-
     watches, patterns = [], []
     for plan in (one, other):
         watches.append(watched(program, plan).digests()[0])

@@ -1,6 +1,5 @@
 from fractions import Fraction
 
-import pytest
 from builders import cost, op, spec
 from cost_table import costs
 from hypothesis import given
@@ -8,22 +7,6 @@ from hypothesis import strategies as st
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
-
-
-@pytest.mark.parametrize(
-    ("name", "source", "destination"),
-    [
-        ("_c10d_functional::all_gather_into_tensor", "input", None),
-        ("c10d::_allgather_base_", "input_tensor", "output_tensor"),
-        ("c10d::allgather_into_tensor_coalesced_", "inputs", "outputs"),
-    ],
-)
-def test_all_gather_sends_all_but_its_own_part_of_what_is_gathered(name, source, destination):
-    whole = spec((400,), storage=0)
-    inputs = {source: spec((100,))} | ({destination: whole} if destination else {})
-    c = cost(name, inputs, [] if name.endswith("coalesced_") else [whole], group_size=4)
-    assert c.bytes_sent == 1_200  # 1600 * 3 / 4
-    assert (c.bytes_read, c.bytes_written, c.vector_flops) == (400, 1_600, 0)
 
 
 def test_without_a_group_size_nothing_is_known():
@@ -46,6 +29,13 @@ test_costs = costs(
     c10d::allreduce_ tensors=100@0 -> 100@0 | group_size=4 = sent 600, read 400, written 400, vector 75
     # functional all reduce: 2 * 400 * 7 / 8
     _c10d_functional::all_reduce input=100 -> 100 | group_size=8 = sent 700
+    # all gather sends all but its own part of what is gathered: 1600 * 3 / 4
+    _c10d_functional::all_gather_into_tensor input=100 -> 400@0 | group_size=4 = sent 1200, read 400, written 1600,
+        vector 0
+    c10d::_allgather_base_ input_tensor=100 output_tensor=400@0 -> 400@0 | group_size=4 = sent 1200, read 400, written
+        1600, vector 0
+    c10d::allgather_into_tensor_coalesced_ inputs=100 outputs=400@0 -> | group_size=4 = sent 1200, read 400, written
+        1600, vector 0
     # all gather into a list
     c10d::allgather_ output_tensors=100@0 output_tensors=100@1 output_tensors=100@2 output_tensors=100@3
         input_tensors=100 -> 100@0 100@1 100@2 100@3 | group_size=4 = sent 1200, written 1600

@@ -20,26 +20,6 @@ def test_attention_of_unknown_lengths_counts_the_calls_own_tokens():
     assert cost("vllm::unified_attention", (4, 2, 8), (4, 1, 8), (4, 1, 8), ints=too_few) == found
 
 
-PAGED = {
-    "_C::paged_attention_v1": ([(4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8), (50, 1, 8, 16)], [("arg4", 1)]),
-    "_rocm_C::paged_attention": ([(4, 2, 8), (4, 2), (4, 2), (4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
-    "_C::paged_attention_v2": ([(4, 2, 8), (4, 2), (4, 2), (4, 2, 8), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
-    "aiter::paged_attention_rocm": ([(4, 2, 8), (4,), (4,), (4,), (4, 2, 8), (50, 1, 1, 16, 8)], [("arg7", 1)]),
-    "aiter::paged_attention_ragged": ([(4, 2, 8), ((99,), "uint8"), (4, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8)], []),
-    "aiter::pa_fwd_asm": ([(4, 2, 8), (50, 1, 1, 16, 8), (50, 1, 8, 16)], []),
-}
-
-
-@pytest.mark.parametrize("name", PAGED)
-def test_paged_attention(name):
-    shapes, ints = PAGED[name]
-    found = cost(name, *shapes, ints=[*ints, *KNOWN])
-    # one head of keys of 8 numbers
-    assert found.bytes_read == 4 * 2 * 8 * 2 + 100 * (8 + 8) * 2, name
-    assert found.matrix_flops == 2 * 90 * 2 * (8 + 8)
-    assert found.bytes_written == 4 * 2 * 8 * 2
-
-
 def test_flash_attention_over_pages():
     tables = [(4, 2, 8), (50, 16, 1, 8), (50, 16, 1, 8), ((5,), "int32"), ((4, 9), "int32")]
     paged = cost("_vllm_fa3_C::fwd", *tables, places=(0, 1, 2, 7, 14), ints=[*KNOWN, ("arg25", -1), ("arg26", -1)])
@@ -123,6 +103,19 @@ test_costs = costs_in_traces(
         vector 900, read 3328, written 128, upper True
     vllm::unified_attention_with_output 4x2x8 4x1x8 4x1x8 4x2x8 -> | kv_tokens=100 visible_pairs=90 cache_dtype='uint8'
         = read 1728
+    # paged attention, one head of keys of 8 numbers: 2 * 90 * 2 * (8 + 8); 256 / 2 + 100 * (8 + 8) * 2; 4 * 2 * 8 * 2
+    _C::paged_attention_v1 4x2x8 4x2x8 50x1x1x16x8 50x1x8x16 -> | arg4=1 kv_tokens=100 visible_pairs=90 = matrix
+        5760, read 3328, written 128
+    _rocm_C::paged_attention 4x2x8 4x2 4x2 4x2x8 4x2x8 50x1x1x16x8 -> | arg7=1 kv_tokens=100 visible_pairs=90 =
+        matrix 5760, read 3328, written 128
+    _C::paged_attention_v2 4x2x8 4x2 4x2 4x2x8 4x2x8 50x1x1x16x8 -> | arg7=1 kv_tokens=100 visible_pairs=90 = matrix
+        5760, read 3328, written 128
+    aiter::paged_attention_rocm 4x2x8 4 4 4 4x2x8 50x1x1x16x8 -> | arg7=1 kv_tokens=100 visible_pairs=90 = matrix
+        5760, read 3328, written 128
+    aiter::paged_attention_ragged 4x2x8 99:uint8 4x2x8 50x16x1x8 50x16x1x8 -> | kv_tokens=100 visible_pairs=90 =
+        matrix 5760, read 3328, written 128
+    aiter::pa_fwd_asm 4x2x8 50x1x1x16x8 50x1x8x16 -> | kv_tokens=100 visible_pairs=90 = matrix 5760, read 3328,
+        written 128
     # layers that share keys read what is known: 4 * 2 * 8 * 2
     vllm::unified_attention 4x2x8 -> = read 128
     # latent attention reads a latent per key: a latent of 16 and a rotary part of 4 numbers a key; results of 2 heads

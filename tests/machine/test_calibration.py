@@ -11,6 +11,7 @@ from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import calibration, environment
 from rooflight.machine import cpu_load as bystander
 from rooflight.machine.cpu_load import CpuTime
+from rooflight.machine.hardware import Cache
 from rooflight.machine.probes import Figure
 from rooflight.machine.timing import Timing
 
@@ -125,8 +126,6 @@ def cpu_figures(**changes: float | None) -> dict[str, Figure]:
 
 @pytest.fixture
 def three_caches(monkeypatch):
-    from rooflight.machine.hardware import Cache
-
     caches = tuple(
         Cache(name=f"L{level}", instance_bytes=size, instance_count=1) for level, size in ((1, 32), (2, 64), (3, 96))
     )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from builders import op
+from builders import op, spec
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sessions import Call, session_of
@@ -362,8 +362,6 @@ def test_starts_survive_a_file(tmp_path: Any) -> None:
 
 
 def test_without_starts_a_storage_counts_its_largest_read() -> None:
-    from builders import spec
-
     signature = op("aten::exp", {"self": spec((4, 8))}, [spec((4, 8))])
     calls = [Call(op=signature, reads=(0,), writes=(number + 1,)) for number in range(6)]
     session = session_of(calls, storage_bytes=[768, *[128] * 6])
