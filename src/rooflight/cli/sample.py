@@ -30,7 +30,6 @@ from rooflight.sampling.request import SamplingRequest, SweepName
 
 if TYPE_CHECKING:
     from rooflight.costs.operators.operator import Operator
-    from rooflight.reporting.output import Outputs
     from rooflight.sampling.smart_sweep import Views
     from rooflight.sampling.tasks import Task
 
@@ -92,7 +91,10 @@ def sample(
     check_folder("--out", asked.out)
     _refuse_unused(context, asked, where)
     if asked.list_:
-        _list_operators(names, output.open())
+        from rooflight.costs.operators import registry
+        from rooflight.costs.operators.tables import report_of
+
+        output.open().write(report_of(map(registry.find, dict.fromkeys(names) or registry.names())))
         return
     if asked.write_config:
         _write_configs(names, asked.out)
@@ -240,13 +242,6 @@ def _write_configs(names: list[str], out: Path) -> None:
     paths = write(found or registry.every(), out)
     folders = ", ".join(str(out / folder) for folder in FOLDERS)
     typer.echo(visible(f"{count_of(len(paths), 'file')} in {folders}: rooflight sample --config {paths[0]}"))
-
-
-def _list_operators(names: list[str], outputs: Outputs) -> None:
-    from rooflight.costs.operators import registry
-    from rooflight.costs.operators.tables import report_of
-
-    outputs.write(report_of(map(registry.find, dict.fromkeys(names) or registry.names())))
 
 
 def merge(

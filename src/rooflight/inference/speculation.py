@@ -98,16 +98,6 @@ class RoundSums(Sums):
         self.by_depth.update(zip(drafts.depth, drafts.accepted, strict=True))
 
     @property
-    def without_draft(self) -> int:
-        """Rounds that proposed nothing."""
-        return sum(count for (depth, _), count in self.by_depth.items() if not depth)
-
-    @property
-    def drafted(self) -> int:
-        """Rounds that proposed something."""
-        return sum(count for (depth, _), count in self.by_depth.items() if depth)
-
-    @property
     def alpha(self) -> float | None:
         """The share of tested draft tokens that was accepted: the estimate with the greatest likelihood if all are
         accepted with the same probability. A round tests the tokens that it accepts, and the next if there is one.
@@ -338,7 +328,7 @@ class Speculation(Sums):
             ("speedup_theorem_3_8", BatchSums.ideal),
         ):
             values[name] = _speedup(speculative.values(), times)
-        reasons = _reasons(bool(total.rounds.drafted), values)
+        reasons = _reasons(values)
         return SpeculativeData(**values, steps=total.speculative.steps, by_batch=rows, reasons=reasons)
 
 
@@ -364,7 +354,7 @@ def _times(sums: StepSums, parts_ns: Counter[str]) -> dict[str, Any]:
 
 def rounds_data(rounds: RoundSums) -> dict[str, Any]:
     """What follows from the counts of rounds alone."""
-    drafted = rounds.drafted
+    drafted = sum(count for (depth, _), count in rounds.by_depth.items() if depth)
     by_position = rounds.positions()
     per_round = rounds.accepted / drafted if drafted else None
     return {
@@ -378,13 +368,13 @@ def rounds_data(rounds: RoundSums) -> dict[str, Any]:
         "mean_accepted_length": None if per_round is None else 1 + per_round,
         "mean_accepted_draft_tokens": per_round,
         "rounds": drafted,
-        "rounds_without_draft": rounds.without_draft,
+        "rounds_without_draft": sum(rounds.by_depth.values()) - drafted,
         "rounds_by_accepted": rounds.histogram("accepted"),
         "rounds_by_depth": rounds.histogram("depth"),
     }
 
 
-def _reasons(drafted: bool, values: Mapping[str, Any]) -> dict[str, str]:
+def _reasons(values: Mapping[str, Any]) -> dict[str, str]:
     nothing = "no step has drafts: call set_step_speculation() in the steps that draft"
     parts = f'open the engine\'s buckets "{DRAFT}" and "{VERIFY}" in speculative steps, with engine_profiling=True'
     plain = "no plain steps with tokens, of the same batch: begin a run without speculative steps in the same profiler"
@@ -398,4 +388,8 @@ def _reasons(drafted: bool, values: Mapping[str, Any]) -> dict[str, str]:
         "speedup_predicted": plain,
         "speedup_theorem_3_8": plain if values["speedup_predicted"] is None else parts,
     }
-    return {name: known.get(name, nothing) if drafted else nothing for name, value in values.items() if value is None}
+    return {
+        name: known.get(name, nothing) if values["rounds"] else nothing
+        for name, value in values.items()
+        if value is None
+    }

@@ -76,16 +76,13 @@ def chart_of(series: Series) -> Element:
     """The picture, and under it the names of its lines where there are several."""
     bars = [line for line in series.lines if line.mark is Mark.BARS]
     picture = _bars(series, bars) if bars else _plot(series)
-    legend = [] if len(series.lines) < 2 else [_legend(series.lines)]
-    return element("div", picture, *legend, class_="chart")
-
-
-def _legend(lines: Sequence[Line]) -> Element:
+    if len(series.lines) < 2:
+        return element("div", picture, class_="chart")
     entries = [
         element("li", element("span", class_=f"swatch c{number % _COLOURS}"), line.name)
-        for number, line in enumerate(lines)
+        for number, line in enumerate(series.lines)
     ]
-    return element("ul", *entries, class_="legend")
+    return element("div", picture, element("ul", *entries, class_="legend"), class_="chart")
 
 
 def _svg(height: float, title: str, parts: Iterable[Element]) -> Element:
