@@ -34,7 +34,7 @@ from rooflight.machine.timing import Device
 
 if TYPE_CHECKING:
     from rooflight.devices.spec import DeviceSpec
-    from rooflight.inference.engines.hooks import EngineHooks
+    from rooflight.inference.engines.hooks import AttachedEngine
     from rooflight.inference.engines.mapping import EngineMapping
     from rooflight.inference.engines.model import ModelHooks
 
@@ -91,7 +91,7 @@ class Profiler:
         self._context: Timer = OFF if self.disabled and not cfg.dist_barrier else self.step
         self._device, self._clock, self._in_order = device, clock, on_step is not None
         self._models: ModelHooks | None = None
-        self._engines: EngineHooks | None = None
+        self._engines: list[AttachedEngine] = []
         self._runs_begun = self._saved_steps = 0
         self._bsz: int | None = None
         self._warming_up = False
@@ -267,16 +267,19 @@ class Profiler:
         """
         if self.disabled:
             return
-        from rooflight.inference.engines.hooks import EngineHooks
+        from rooflight.inference.engines.hooks import AttachedEngine
 
-        self._engines = self._engines or EngineHooks(self)
-        self._engines.attach(engine, mapping)
+        engine = getattr(engine, "_orig_mod", engine)  # what torch.compile wrapped
+        if any(each.engine() is engine for each in self._engines):
+            raise ValueError(f"this {type(engine).__name__} is attached already: detach() first")
+        self._engines.append(AttachedEngine(self, engine, mapping))
 
     def detach(self) -> None:
         """Leave every attached model and engine as it was before. Does nothing if there is none."""
-        for hooks in (self._models, self._engines):
-            if hooks is not None:
-                hooks.detach()
+        if self._models is not None:
+            self._models.detach()
+        while self._engines:
+            self._engines.pop().remove()
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 

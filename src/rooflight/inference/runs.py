@@ -298,8 +298,13 @@ class Results(Steps):
             self.clocks_of_steps.add(run.meta.clock)
         self.runs_with_steps += not run.meta.baseline and (run.stats.steps > 0 or bool(run.other_phases))
         if run.memory is not None:
-            place = run.memory.place
-            self._memory[place] = _both(self._memory.get(place, run.memory), run.memory)
+            later, before = run.memory, self._memory.get(run.memory.place, run.memory)
+            self._memory[later.place] = replace(
+                later,
+                before_bytes=before.before_bytes,
+                peak_bytes=max(before.peak_bytes, later.peak_bytes),
+                peak_in_run=before.peak_in_run or later.peak_in_run,
+            )
         if len(self.runs) >= MOST_RUNS:
             self.runs_left_out += 1
             return
@@ -386,15 +391,6 @@ def _memory_data(place: str, before: Memory | None, after: Memory | None) -> Mem
         after_bytes=after.held_bytes,
         peak_bytes=after.peak_bytes,
         peak_in_run=after.peak_bytes > before.peak_bytes,
-    )
-
-
-def _both(earlier: MemoryData, later: MemoryData) -> MemoryData:
-    return replace(
-        earlier,
-        after_bytes=later.after_bytes,
-        peak_bytes=max(earlier.peak_bytes, later.peak_bytes),
-        peak_in_run=earlier.peak_in_run or later.peak_in_run,
     )
 
 

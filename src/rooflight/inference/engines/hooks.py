@@ -103,36 +103,18 @@ _SHOWN: Final = 20
 _LATER: Final = (CoroutineType, AsyncGeneratorType, GeneratorType)
 
 
-class EngineHooks:
-    """The hooks of one profiler, in any number of engines."""
+class AttachedEngine:
+    """An engine hooked by a mapping, by the name of one, or by the one that is registered for its class. Raises
+    ValueError if there is none, and if methods are missing or cannot be timed.
+    """
 
-    def __init__(self, profiler: Measures) -> None:
-        self._profiler = profiler
-        self._attached: list[_Attached] = []
-
-    def attach(self, engine: Any, mapping: EngineMapping | str | None) -> None:
-        """Hook an engine by a mapping, by the name of one, or by the one that is registered for its class. Raises
-        ValueError if there is none, if methods are missing or cannot be timed, and for an engine attached already.
-        """
-        engine = getattr(engine, "_orig_mod", engine)  # what torch.compile wrapped
-        if any(each.engine() is engine for each in self._attached):
-            raise ValueError(f"this {type(engine).__name__} is attached already: detach() first")
-        self._attached.append(_Attached(self._profiler, engine, mapping_for(engine, mapping)))
-
-    def detach(self) -> None:
-        """Take all hooks out."""
-        while self._attached:
-            self._attached.pop().remove()
-
-
-class _Attached:
-    def __init__(self, profiler: Measures, engine: Any, mapping: EngineMapping) -> None:
+    def __init__(self, profiler: Measures, engine: Any, mapping: EngineMapping | str | None) -> None:
         self.engine = _reference(engine)
         self._steps = EngineSteps(profiler, self._attach_part)
         self._steps.detach_parts = self._detach_parts
         self._hooks: list[Any] = []
         self._parts: list[_Part] = []
-        self._hook_all(engine, mapping, self._hooks)
+        self._hook_all(engine, mapping_for(engine, mapping), self._hooks)
 
     def remove(self) -> None:
         """Take the hooks out; a step that they have open ends, if it is this thread's."""
