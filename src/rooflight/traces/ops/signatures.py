@@ -34,8 +34,7 @@ from rooflight.traces.ops.arguments import (
     is_shape,
     parsed,
 )
-from rooflight.traces.ops.context import NO_CONTEXT, CallContext
-from rooflight.traces.ops.settings import CONVOLUTION_BACKWARD, in_todays_form, with_settings
+from rooflight.traces.ops.context import CONVOLUTION_BACKWARD, NO_CONTEXT, CallContext, in_todays_form, with_settings
 
 RUNS_NOTHING: Final = "torch runs it as no op"
 """Why the signature of a call is incomplete that does nothing: dropout outside of training."""
