@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
+from rooflight.records.document import Document
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 
@@ -56,3 +57,7 @@ def cost(
     found = cost_of(op(name, inputs, outputs, **attributes))
     assert isinstance(found, OpCost), f"{name}: {found}"
     return found
+
+
+class Nothing(Document, frozen=True, kw_only=True, tag="rooflight.test/3"):
+    """What programs read of reports by hand: no fields."""

@@ -35,6 +35,11 @@ class Bench:
         if self.device is not None:
             self.device.finish()
 
+    def spend(self, nanoseconds: int) -> None:
+        """Work that is done at once, as an engine that waits for its device has it."""
+        self.work(nanoseconds)
+        self.catch_up()
+
     def summary(self) -> dict[str, Any]:
         folder = self.profiler.save_all()
         assert folder is not None

@@ -28,13 +28,17 @@ def serve(bench, deliveries, *, then_ms=0):
     prof.end_request(name)
 
 
+def serve_four(bench):
+    serve(bench, [(100, 1), (10, 1), (20, 3)])  # TPOT 30 / 4 = 7.5
+    serve(bench, [(200, 1), (40, 1)], then_ms=5)  # TPOT 40
+    serve(bench, [(300, 6)])  # a single delivery: no TPOT, no ITL
+    serve(bench, [], then_ms=25)
+
+
 def test_every_number_by_hand(bench, prof):
     bench.work(77 * MS)
     with run_of(prof, bsz=1):
-        serve(bench, [(100, 1), (10, 1), (20, 3)])  # TPOT 30 / 4 = 7.5
-        serve(bench, [(200, 1), (40, 1)], then_ms=5)  # TPOT 40
-        serve(bench, [(300, 6)])  # a single delivery: no TPOT, no ITL
-        serve(bench, [], then_ms=25)
+        serve_four(bench)
     summary = bench.summary()
     found = summary["serving"]
     assert (found["requests"], found["tokens"], found["unfinished"]) == (4, 13, 0)
@@ -86,10 +90,7 @@ def test_every_number_by_hand(bench, prof):
 def test_goodput(make, objectives, met):
     bench = make(**objectives)
     with run_of(bench.profiler):
-        serve(bench, [(100, 1), (10, 1), (20, 3)])
-        serve(bench, [(200, 1), (40, 1)], then_ms=5)
-        serve(bench, [(300, 6)])
-        serve(bench, [], then_ms=25)
+        serve_four(bench)
     found = bench.summary()["serving"]["goodput"]
     wanted = dict.fromkeys(("slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms")) | objectives
     assert found == wanted | {"requests_met": met, "share": met / 4, "requests_per_s": pytest.approx(met / 0.7)}

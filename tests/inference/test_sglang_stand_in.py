@@ -8,12 +8,8 @@ from sglang_stand_in import EAGLEWorker, EAGLEWorkerV2, Req, Scheduler
 
 
 def scheduler_of(bench, *requests: Req, **settings) -> Scheduler:
-    def work(nanoseconds):
-        bench.work(nanoseconds)
-        bench.catch_up()
-
     requests = requests or (Req("a", 6, 3), Req("b", 10, 4))
-    scheduler = Scheduler(work, requests, **({"passes": 7} | settings))
+    scheduler = Scheduler(bench.spend, requests, **({"passes": 7} | settings))
     bench.profiler.attach_engine(scheduler)
     return scheduler
 

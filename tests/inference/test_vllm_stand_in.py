@@ -8,11 +8,7 @@ from vllm_stand_in import LLM, EngineCore, LLMEngine, Request
 
 
 def core_of(bench, **settings) -> EngineCore:
-    def work(nanoseconds):
-        bench.work(nanoseconds)
-        bench.catch_up()
-
-    core = EngineCore(work, **settings)
+    core = EngineCore(bench.spend, **settings)
     core.add_request(Request("a", prompt=6, max_tokens=4))
     core.add_request(Request("b", prompt=20, max_tokens=3))
     return core

@@ -53,11 +53,7 @@ MAPPING = EngineMapping(
 
 
 def engine_of(bench) -> Engine:
-    def work(nanoseconds):
-        bench.work(nanoseconds)
-        bench.catch_up()
-
-    return Engine(work)
+    return Engine(bench.spend)
 
 
 class Scheduler:

@@ -220,14 +220,14 @@ def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
 # -- well-formed zips with the wrong things inside -------------------------------------------------------------------
 
 
-def rewrite(path: Path, change: dict[str, Callable[[bytes], bytes | None]]) -> Path:
+def rewrite(path: Path, change: dict[str, Callable[[bytes], bytes | None]], method: int = zipfile.ZIP_STORED) -> Path:
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     for name, function in change.items():
         replaced = function(members.pop(name, b""))
         if replaced is not None:
             members[name] = replaced
-    with zipfile.ZipFile(path, "w") as archive:
+    with zipfile.ZipFile(path, "w", method) as archive:
         for name, content in members.items():
             archive.writestr(name, content)
     return path
@@ -241,6 +241,10 @@ def npy(array: Any, **options: Any) -> Callable[[bytes], bytes]:
 
 def header(**changes: Any) -> Callable[[bytes], bytes]:
     return lambda text: json.dumps({**json.loads(text), **changes}).encode()
+
+
+def header_of_tensor(shape: list[Any], strides: list[int] | None = None) -> Callable[[bytes], bytes]:
+    return header(tensors=[[shape, "float32", strides, -1, 0, None], [[2], "float32", None, -1, 0, None]])
 
 
 class Bomb:
@@ -270,18 +274,9 @@ BAD_MEMBERS: dict[str, tuple[str, Callable[[bytes], bytes | None]]] = {
     "no signatures": ("header.json", header(signatures=[])),
     "tensor beyond the table": ("header.json", header(tensors=[])),
     "negative tensor": ("header.json", header(signatures=[["aten::mm", [-1], [0], [], []]])),
-    "negative size": (
-        "header.json",
-        header(tensors=[[[-2, 3], "float32", None, -1, 0, None], [[2], "float32", None, -1, 0, None]]),
-    ),
-    "strides of another rank": (
-        "header.json",
-        header(tensors=[[[2, 3], "float32", [1], -1, 0, None], [[2], "float32", None, -1, 0, None]]),
-    ),
-    "size as text": (
-        "header.json",
-        header(tensors=[[["2"], "float32", None, -1, 0, None], [[2], "float32", None, -1, 0, None]]),
-    ),
+    "negative size": ("header.json", header_of_tensor([-2, 3])),
+    "strides of another rank": ("header.json", header_of_tensor([2, 3], [1])),
+    "size as text": ("header.json", header_of_tensor(["2"])),
     "no column": ("signature.npy", lambda _: None),
     "empty column": ("signature.npy", lambda _: b""),
     "column of text": ("signature.npy", lambda _: b"hello"),
@@ -368,12 +363,7 @@ def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(tmp_path: Path) -
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
 def test_other_compressions_are_refused(tmp_path: Path, method: int) -> None:
     # Python unpacks them as far as they go, whatever they claim
-    path = small().save(tmp_path / "other")
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, content in members.items():
-            archive.writestr(name, content)
+    path = rewrite(small().save(tmp_path / "other"), {}, method)
     assert "its compression is not that of a session" in refuse(path)
 
 

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from builders import Nothing
 
-from rooflight.records.document import Document
 from rooflight.records.report import Column, Report, Table
-
-
-class Nothing(Document, frozen=True, kw_only=True, tag="rooflight.test/3"):
-    """A document without fields."""
 
 
 @pytest.mark.parametrize(

@@ -5,16 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from builders import Nothing
 from rich.console import Console
 
-from rooflight.records.document import Document
 from rooflight.records.report import Column, Report, Table
 from rooflight.reporting.console import print_report
-
-
-class Nothing(Document, frozen=True, kw_only=True, tag="rooflight.test_console/1"):
-    """What programs read of these reports."""
-
 
 LONG = "layers.0." + "block." * 20 + "attention"  # 138 characters
 

@@ -6,19 +6,14 @@ import csv
 from io import StringIO
 
 import pytest
+from builders import Nothing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Column, Report, Table
 from rooflight.records.visible import visible
 from rooflight.reporting.csv import render_csv, table_csv
-
-
-class Nothing(Document, frozen=True, kw_only=True, tag="rooflight.test/1"):
-    """A document without fields."""
-
 
 TABLE = Table(
     id="by_op",
