@@ -391,7 +391,8 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
         if composite.on_meta is None:
             raise
         with torch._C._DisableTorchDispatch():
-            stopped, out = error, composite.on_meta(given)
+            stopped, results = error, composite.on_meta(given)
+            out = results[0] if results and len(results) == 1 else results
     finally:
         for source in sources:
             source.composites.calling -= 1
