@@ -36,31 +36,19 @@ if TYPE_CHECKING:
     from rooflight.inference.timers import cuda_bucket_timer as cuda_bucket_timer
     from rooflight.inference.timers import rope_compute_timer as rope_compute_timer
 
-_HOMES = {
-    "ENGINE_BUCKET_ORDER": "rooflight.inference.config",
-    "MODEL_BUCKET_ORDER": "rooflight.inference.config",
-    "Generation": "rooflight.inference.generation.decoding",
-    "EngineMapping": "rooflight.inference.engines.mapping",
-    "NullProfiler": "rooflight.inference.profiler",
-    "Profiler": "rooflight.inference.profiler",
-    "ProfilerConfig": "rooflight.inference.config",
-    "SpeculativeGeneration": "rooflight.inference.generation.speculative",
-    "attention_compute_timer": "rooflight.inference.timers",
-    "cpu_bucket_timer": "rooflight.inference.timers",
-    "cuda_bucket_timer": "rooflight.inference.timers",
-    "decode": "rooflight.inference.generation.decoding",
-    "expected_tokens": "rooflight.inference.speculation",
-    "generate_run_name": "rooflight.inference.config",
-    "get_active_profiler": "rooflight.inference.profiler",
-    "predicted_speedup": "rooflight.inference.speculation",
-    "merge_ranks": "rooflight.inference.saving",
-    "register_active_profiler": "rooflight.inference.profiler",
-    "register_engine_mapping": "rooflight.inference.engines.hooks",
-    "register_module_bucket": "rooflight.inference.engines.module_buckets",
-    "release_active_profiler": "rooflight.inference.profiler",
-    "rope_compute_timer": "rooflight.inference.timers",
-    "speculative_decode": "rooflight.inference.generation.speculative",
+_NAMES = {
+    "config": "ENGINE_BUCKET_ORDER MODEL_BUCKET_ORDER ProfilerConfig generate_run_name",
+    "engines.hooks": "register_engine_mapping",
+    "engines.mapping": "EngineMapping",
+    "engines.module_buckets": "register_module_bucket",
+    "generation.decoding": "Generation decode",
+    "generation.speculative": "SpeculativeGeneration speculative_decode",
+    "profiler": "NullProfiler Profiler get_active_profiler register_active_profiler release_active_profiler",
+    "saving": "merge_ranks",
+    "speculation": "expected_tokens predicted_speedup",
+    "timers": "attention_compute_timer cpu_bucket_timer cuda_bucket_timer rope_compute_timer",
 }
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table above
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)
