@@ -98,7 +98,7 @@ def held_cache(
 
     def afresh() -> Any:
         again = copy.copy(held)
-        again.layers = [_shallow(layer) for layer in held.layers]
+        again.layers = [_mapped(layer, lambda tensor: tensor) for layer in held.layers]
         return again
 
     return argument, afresh
@@ -109,10 +109,6 @@ def _held(layer: Any, real: Callable[[Tensor], Tensor]) -> Any:
         room = [torch.cat([cached, cached[..., :1, :]], dim=-2) for cached in (layer.keys, layer.values)]
         return HeldLayer(*(real(tensor) for tensor in room))
     return _mapped(layer, real)
-
-
-def _shallow(layer: Any) -> Any:
-    return _mapped(layer, lambda tensor: tensor)
 
 
 def _mapped(layer: Any, change: Callable[[Tensor], Tensor]) -> Any:

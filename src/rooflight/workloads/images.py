@@ -50,7 +50,14 @@ def image_inputs(wanted: Wanted) -> Inputs:
             case "semantic-segmentation":
                 arguments["labels"] = draw.ids(batch, height, width, below=wanted.num_labels)
             case "object-detection":
-                arguments["labels"] = [_objects(wanted) for _ in range(batch)]
+                # boxes: centre, width and height as shares of the image
+                arguments["labels"] = [
+                    {
+                        "class_labels": draw.ids(OBJECTS, below=wanted.num_labels),
+                        "boxes": draw.uniform(OBJECTS, 4) * 0.4 + 0.3,
+                    }
+                    for _ in range(batch)
+                ]
             case "universal-segmentation":
                 arguments["mask_labels"] = [draw.uniform(OBJECTS, height, width).round() for _ in range(batch)]
                 arguments["class_labels"] = [draw.ids(OBJECTS, below=wanted.num_labels) for _ in range(batch)]
@@ -61,14 +68,6 @@ def image_inputs(wanted: Wanted) -> Inputs:
             case _:
                 raise TargetError(f"no labels are known for {wanted.chosen.name}: use --mode forward")
     return Inputs(arguments=arguments, tokens=None, sizes=sizes)
-
-
-def _objects(wanted: Wanted) -> dict[str, Any]:
-    # centre, width and height as shares of the image
-    return {
-        "class_labels": wanted.draw.ids(OBJECTS, below=wanted.num_labels),
-        "boxes": wanted.draw.uniform(OBJECTS, 4) * 0.4 + 0.3,
-    }
 
 
 def contrastive_inputs(wanted: Wanted) -> Inputs:

@@ -96,7 +96,9 @@ def checked_spec(
     config, left_out = steady(config, chosen.kind)
     rule = sequence_rule(chosen, config)
     if seq is None and food_of(chosen) == "conversation":
-        default_seq = _for_image(config, chosen) + DEFAULT_SEQ
+        draw = Draw(device=torch_device("meta"), dtype=torch_dtype("bfloat16"))
+        image = image_tokens(_wanted(config, chosen, draw=draw, batch=1, seq=1, labels=False))
+        default_seq = image + DEFAULT_SEQ
     place = torch_device(device)
     sequences = _in_range("batch", default_batch if batch is None else batch)
     length = _checked_seq(seq, default_seq, rule, mode=checked, name=name)
@@ -165,11 +167,6 @@ def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, mode: Mod
         extra = " and the new token" if new else ""
         raise TargetError(f"seq {seq}{extra} is too long for {name}: it has {rule.limit} positions")
     return seq
-
-
-def _for_image(config: PreTrainedConfig, chosen: ChosenClass) -> int:
-    draw = Draw(device=torch_device("meta"), dtype=torch_dtype("bfloat16"))
-    return image_tokens(_wanted(config, chosen, draw=draw, batch=1, seq=1, labels=False))
 
 
 def _wanted(config: PreTrainedConfig, chosen: ChosenClass, *, draw: Draw, batch: int, seq: int, labels: bool) -> Wanted:

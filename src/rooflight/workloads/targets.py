@@ -102,7 +102,10 @@ def find_target(text: str) -> Target:
     if colon and path.endswith(".py"):
         return UserFunction(path=_existing(Path(path)), name=function)
     if text.endswith(".py"):
-        return _python_file(_existing(Path(text)))
+        from rooflight.workloads.problem import is_problem
+
+        file = _existing(Path(text))
+        return ProblemFile(path=file) if is_problem(file) else UserFunction(path=file, name="")
     if text.endswith(".json"):
         return ConfigFile(path=_existing(Path(text)))
     if (Path(text) / "config.json").is_file():
@@ -215,12 +218,6 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise TargetError(f"{path} holds no JSON object: is it a transformers config?")
     return values
-
-
-def _python_file(path: Path) -> UserFunction | ProblemFile:
-    from rooflight.workloads.problem import is_problem
-
-    return ProblemFile(path=path) if is_problem(path) else UserFunction(path=path, name="")
 
 
 def _existing(path: Path) -> Path:

@@ -38,14 +38,9 @@ def function_of(path: Path, name: str, makes: str) -> Iterator[tuple[ModuleType,
         module = imported(path)
         make = getattr(module, name, None)
         if not callable(make):
-            raise TargetError(_no_function(path.name, name, module))
+            nested = "not at the top level of the file: define there a function that calls it, and name that"
+            raise TargetError(f"{path.name}: {name} is {'no function' if hasattr(module, name) else nested}")
         yield module, make
-
-
-def _no_function(file: str, name: str, module: ModuleType) -> str:
-    if hasattr(module, name):
-        return f"{file}: {name} is no function"
-    return f"{file}: {name} is not at the top level of the file: define there a function that calls it, and name that"
 
 
 def called(make: Callable[..., Any], path: Path, name: str, makes: str) -> Any:

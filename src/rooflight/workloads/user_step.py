@@ -204,7 +204,8 @@ def open_user_step(
     path = path.resolve()
     where = f"{path.name}:{name}"
     with function_of(path, name, "step") as (module, found):
-        _refuse_class(found, where)
+        if inspect.isclass(found):
+            raise TargetError(f"{where} is a class: make an object of it in the file, and name that, or a function")
         function = bare(found)
         refuse_async(function, where)
         if takes_arguments(function) or (inputs is not None and _may_take_arguments(function)):
@@ -256,11 +257,6 @@ def _itself(function: Any, where: str, inputs: str | None, *, note: str = "", ha
 
 def _may_take_arguments(function: Any) -> bool:
     return any(each.kind not in (each.KEYWORD_ONLY, each.VAR_KEYWORD) for each in _parameters(function) or ())
-
-
-def _refuse_class(found: Any, where: str) -> None:
-    if inspect.isclass(found):
-        raise TargetError(f"{where} is a class: make an object of it in the file, and name that, or a function")
 
 
 def _note(made: Any, where: str) -> str:

@@ -139,11 +139,6 @@ def active_experts(num_experts: int, num_rows: int) -> float:
     return num_experts * (1 - (1 - 1 / num_experts) ** num_rows)
 
 
-def _active_bytes(experts: TensorSpec, num_rows: int) -> int:
-    num_experts = experts.shape[0]
-    return trunc(experts.nbytes * active_experts(num_experts, num_rows) / max(1, num_experts))
-
-
 @moe_ops("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
 def grouped_mm(op: OpSignature) -> OpCost:
     """a [T, K] @ b [G, K, N], a [G, M, K] @ b [K, T], a [M, T] @ b [T, N] per group, or batched 3-D @ 3-D."""
@@ -157,5 +152,6 @@ def grouped_mm(op: OpSignature) -> OpCost:
     else:
         rows, experts, columns = (a.shape[0], b, b.shape[2]) if len(a.shape) == 2 else (b.shape[1], a, a.shape[1])
         count, note = rows * contracted * columns, ROUTING_NOTE
-        read -= experts.nbytes - _active_bytes(experts, rows)
+        active = active_experts(experts.shape[0], rows)
+        read -= experts.nbytes - trunc(experts.nbytes * active / max(1, experts.shape[0]))
     return product(op, count, a, vector_flops=added, read=read, upper=bool(note), note=note)

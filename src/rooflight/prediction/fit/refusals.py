@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.lint.findings import Finding, RowBounds, Rule
 from rooflight.prediction.read.measured import MeasuredTable
-from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
+from rooflight.prediction.work.facts import WorkKind, kind_of
 from rooflight.prediction.work.features import features_of, size_features
 from rooflight.prediction.work.floors import least_kernel_s
 from rooflight.records.quantity import Quantity
@@ -147,11 +147,10 @@ def groups_apart(shown: Shown) -> tuple[float, float]:
     _, near = cKDTree(places).query(places, k=2)
     slowdown = np.maximum(0.0, shown.slowdown[first])
     away = np.abs(slowdown - slowdown[near[:, 1]])
-    return max((_stray(away, apart), float(apart)) for apart in np.linspace(np.log(_NEAREST), np.log(_FARTHEST), 40))
-
-
-def _stray(away: Floats, apart: float) -> float:
-    return float(min(np.mean(np.abs(away - apart) < _OTHER * apart), np.mean(away < _LIKE * apart)))
+    return max(
+        (float(min(np.mean(np.abs(away - apart) < _OTHER * apart), np.mean(away < _LIKE * apart))), float(apart))
+        for apart in np.linspace(np.log(_NEAREST), np.log(_FARTHEST), 40)
+    )
 
 
 def twins_apart(shown: Shown) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

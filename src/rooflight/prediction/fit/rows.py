@@ -182,14 +182,12 @@ def _shown(key: str, device: DeviceSpec, facts: Floats, seconds: Floats) -> Show
 
 def as_tables_time(beside: Iterable[Shown], launches: Mapping[str, float]) -> list[Shown]:
     """Rows of sessions as the tables of their device have them: with ``launches`` [seconds] inside, by device."""
-    return [_with_launch(each, launches.get(each.device.name, 0.0)) for each in beside]
-
-
-def _with_launch(shown: Shown, launch_s: float) -> Shown:
-    if not launch_s:
-        return shown
-    bound_s = shown.facts[:, 0]
-    return replace(shown, slowdown=np.log(with_launch(bound_s * np.exp(shown.slowdown), launch_s) / bound_s))
+    found = []
+    for each in beside:
+        bound_s, launch_s = each.facts[:, 0], launches.get(each.device.name, 0.0)
+        times_s = with_launch(bound_s * np.exp(each.slowdown), launch_s)
+        found.append(replace(each, slowdown=np.log(times_s / bound_s)) if launch_s else each)
+    return found
 
 
 _NEAR, _SHARE = 1.15, 0.1

@@ -85,7 +85,9 @@ def _bounds_of_ops(
 ) -> tuple[tuple[float, float, float], Facts | None]:
     work = bounded(ops, table.device)
     if registry.find(table.operator).ranks:
-        least_s = _collective_s(work, table.device)
+        interconnect = table.device.interconnect.where_switches_add
+        traffics = [each.cost.traffic for each in work if isinstance(each, Costed)]
+        least_s = sum(traffic.between_ends.least_s(interconnect) for traffic in traffics if traffic)
         return (least_s, least_s, 0.0), facts_from(work)
     return summed(work, table.device), facts_from(work)
 
@@ -93,6 +95,7 @@ def _bounds_of_ops(
 def summed(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float, float, float]:
     """Bound, floor and bytes of operands of ops, as ``RowBounds`` has them."""
     bound_s, floor_s, operand_bytes = 0.0, 0.0, 0
+    headroom = device.matrix_clock_headroom or (UNLISTED_HEADROOM if device.matrix_peak_clock_mhz else 1.0)
     for each in work:
         if isinstance(each, Uncosted):
             continue  # unknown work only raises the bound
@@ -100,7 +103,7 @@ def summed(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float
         bound_s += bound.time_s
         operand_bytes = larger(operand_bytes, larger(cost.bytes_read, cost.bytes_written))
         if not cost.upper:
-            compute_s = bound.compute_s * _needed(each.op) / _headroom(device)
+            compute_s = bound.compute_s * _needed(each.op) / headroom
             uncached_s = uncached_memory_time(cost.bytes_read, cost.bytes_written, device.memory)
             floor_s += larger(compute_s, uncached_s)
     return bound_s, floor_s, operand_bytes
@@ -112,17 +115,6 @@ def _needed(op: OpSignature) -> float:
         return 1.0
     share: float = smaller(1.0, FEWEST_PRODUCTS / prod(weight.shape[2:]))
     return share
-
-
-def _headroom(device: DeviceSpec) -> float:
-    known = device.matrix_clock_headroom
-    return known or (UNLISTED_HEADROOM if device.matrix_peak_clock_mhz else 1.0)
-
-
-def _collective_s(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> float:
-    traffics = [each.cost.traffic for each in work if isinstance(each, Costed)]
-    interconnect = device.interconnect.where_switches_add
-    return sum(traffic.between_ends.least_s(interconnect) for traffic in traffics if traffic)
 
 
 Place = tuple[Path, str, int | None, str]

@@ -87,10 +87,6 @@ def _vector(sizes: Columns) -> dict[str, Integers]:
     return {"rows": sizes["B"], "width": sizes["H"]}
 
 
-def _with_scalar(sizes: Columns) -> dict[str, Integers]:
-    return {**_vector(sizes), "scalar": np.ones_like(sizes["B"])}
-
-
 _NEUSIGHT: Final[Mapping[str, _Op]] = {
     # [B, M, N] through a layer of N inputs and K outputs, with bias: the rows of B and M are one product's
     "linear": _Op(
@@ -103,7 +99,10 @@ _NEUSIGHT: Final[Mapping[str, _Op]] = {
     "softmax": _Op("softmax_rows", _vector, _VECTOR),
     "gelu": _Op("gelu_rows", _vector, _VECTOR),
     **{name: _Op(name, _vector, _VECTOR) for name in ("add", "mul", "div", "pow", "relu", "tanh")},
-    **{f"{name}u": _Op(name, _with_scalar, _VECTOR) for name in ("add", "mul", "div", "pow")},
+    **{
+        f"{name}u": _Op(name, lambda of: {**_vector(of), "scalar": np.ones_like(of["B"])}, _VECTOR)
+        for name in ("add", "mul", "div", "pow")
+    },
 }
 
 
