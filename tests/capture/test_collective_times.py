@@ -43,7 +43,6 @@ def merged(folder: Path, name: str, world: int, *, untimed: int = 0) -> RankedAn
 def check(analysis: Analysis, untimed: int) -> None:
     """What holds of any measured rank."""
     session, found = analysis.session, analysis.communication
-    assert session.measurement is not None
     assert joined_share(session, session.measurement.op_samples_s) > 0.9
     assert found.untimed_calls <= untimed
     for collective in found.collectives:

@@ -30,7 +30,6 @@ followed = partial(recorded, memory=True)
 def kinds(session: Session) -> dict[str, int]:
     """Bytes by kind, each storage once."""
     lifetimes = session.lifetimes
-    assert lifetimes is not None
     found: Counter[str] = Counter()
     for kind, size in zip(lifetimes.kind.tolist(), session.storage_bytes.tolist(), strict=True):
         found[StorageKind(kind).label] += size
@@ -42,7 +41,6 @@ def life(session: Session, name: str) -> tuple[StorageKind, int, int]:
     (made,) = [i for i, op in enumerate(session.records) if op.signature.name == f"aten::{name}"]
     (number,) = set(session.record(made).writes)
     lifetimes = session.lifetimes
-    assert lifetimes is not None
     return StorageKind(int(lifetimes.kind[number])), int(lifetimes.made[number]), int(lifetimes.freed[number])
 
 
@@ -83,7 +81,6 @@ def test_what_the_caller_keeps_is_kept() -> None:
 def local(session: Session) -> list[str]:
     """Ops of which some result was freed before the call of the outermost module returned."""
     lifetimes = session.lifetimes
-    assert lifetimes is not None
     return [op.signature.name[6:] for op in session.records if lifetimes.local[list(op.writes)].any()]
 
 
@@ -388,5 +385,4 @@ def test_a_saved_session_keeps_its_lifetimes(tmp_path: Any) -> None:
     loaded = rl.load(session.save(tmp_path / "run.session"))
     assert memory_use(loaded).by_kind == memory_use(session).by_kind
     assert memory_use(loaded).alive == memory_use(session).alive
-    assert loaded.lifetimes is not None
     assert (loaded.lifetimes.made == STOOD).sum() == 4  # the parameters

@@ -113,11 +113,9 @@ def test_events_are_read_once_the_device_has_passed_them(device, marks):
         marks.mark(key)
     device.work(4 * S)
     read = marks.cut(0)
-    assert read() is None
-    assert read() is None
+    assert [read(), read()] == [None, None]
     device.finish()
-    assert seconds(read()) == {0: 1, 1: 2, 2: 4}
-    assert seconds(read()) == {0: 1, 1: 2, 2: 4}
+    assert [seconds(read()) for _ in range(2)] == [{0: 1, 1: 2, 2: 4}] * 2
 
 
 def test_the_next_step_begins_where_the_last_ended(device, marks):

@@ -182,7 +182,6 @@ def test_with_times_and_while_the_recording_is_open():
             assert len(found_in(recording.so_far())) == count
     session = recording.session
     assert len(found_in(session)) == 2
-    assert session.measurement is not None
     nowhere = [index for index, op in enumerate(session.records) if np.isnan(session.measurement.op_s[index])]
     assert [session.record(index).signature.name for index in nowhere] == [WRITTEN_OUTSIDE] * 2
 
@@ -192,5 +191,4 @@ def test_memory_counts_from_when_it_is_made():
     session = recorded(lambda: model(torch.ones(2, 4)), model, memory=True)
     (place,) = [index for index, op in enumerate(session.records) if op.signature.name == WRITTEN_OUTSIDE]
     (storage,) = session.record(place).writes
-    assert session.lifetimes is not None
     assert session.lifetimes.made[storage] == place

@@ -137,11 +137,9 @@ def test_following_memory_and_taking_times_go_together_with_it():
     model = Net()
     session = recorded(lambda: model(torch.ones(3, 4)).sum(), model, memory=True, times=True)
     (place,) = [index for index, op in enumerate(session.records) if op.signature.name == WRITTEN_OUTSIDE]
-    assert session.measurement is not None
     assert np.isnan(session.measurement.op_s[place])
     assert np.isfinite(np.delete(session.measurement.op_s, place)).all()
     (storage,) = session.record(place).writes
-    assert session.lifetimes is not None
     assert session.lifetimes.made[storage] < place
     assert rl.analyze(session, DEVICE).memory.peak_bytes > 0
 
@@ -156,7 +154,6 @@ def test_it_does_not_keep_op_times_from_being_found():
 
     recording = recorded(step, model)
     session = rl.measure(recording, step, warmup=1, max_runs=3, profiled=1)
-    assert session.measurement is not None
     assert session.measurement.clock == "ops by Kineto"
 
 
@@ -354,6 +351,5 @@ def test_the_other_records_stay_what_they_were(whole, data):
 
 
 def alive_beside(session: rl.Session, storage: int) -> list[bool]:
-    assert session.lifetimes is not None
     made, freed = int(session.lifetimes.made[storage]), int(session.lifetimes.freed[storage])
     return [made <= index and (freed < 0 or index < freed) for index in range(len(session))]

@@ -103,14 +103,8 @@ def test_names_say_what_is_supposed():
 @pytest.mark.parametrize(
     ("text", "hertz"),
     [
-        ("1.5GHz", 1.5e9),
-        ("1410MHz", 1.41e9),
-        ("1410 mhz", 1.41e9),
-        ("1.5e9", 1.5e9),
-        ("1.5E+9", 1.5e9),
-        (".9GHz", 9e8),
-        ("1500000kHz", 1.5e9),
-        ("1500000000 Hz", 1.5e9),
+        *[(text, 1.5e9) for text in ("1.5GHz", "1.5e9", "1.5E+9", "1500000kHz", "1500000000 Hz")],
+        *[("1410MHz", 1.41e9), ("1410 mhz", 1.41e9), (".9GHz", 9e8)],
     ],
 )
 def test_clocks_are_read_with_or_without_a_unit(text, hertz):
@@ -203,13 +197,6 @@ def test_a_lower_clock_never_lowers_a_bound_but_below_the_clock_of_the_peaks(nam
 
 def test_memory_levels_without_capacity_do_not_matter():
     sheet = Roofs(source="x", vector_flops_per_s={"float32": 10.0}, memory=(MemoryLevel(name="DRAM"),))
-    device = DeviceSpec(
-        name="X",
-        vendor="",
-        architecture="",
-        kind="cuda",
-        datasheet=sheet,
-        boost_clock_mhz=1000,
-        matrix_peak_clock_mhz=500,
-    )
+    clocks = {"boost_clock_mhz": 1000, "matrix_peak_clock_mhz": 500}
+    device = DeviceSpec(name="X", vendor="", architecture="", kind="cuda", datasheet=sheet, **clocks)
     assert at_clock(device, "500MHz").vector_peak("fp32") == 5

@@ -62,17 +62,9 @@ def test_roll_ups_by_phase_module_layer_op_and_direction():
     assert flops["module"] == {"h.0": 480, "h.1": 240, "(optimizer)": 0, "(outside modules)": 0}
     assert flops["layer"] == {"Linear": 720, "(optimizer)": 0, "(outside modules)": 0}
     assert flops["op"] == {"aten::mm": 720, "aten::add": 0}
-    assert {group.name: group.calls for group in analysis.by("phase")} == {
-        "(outside phases)": 2,
-        "backward": 1,
-        "optimizer": 1,
-        "loss": 1,
-    }
-    assert {group.name: group.calls for group in analysis.by("direction")} == {
-        "forward": 3,
-        "backward": 1,
-        "optimizer": 1,
-    }
+    calls_by = {key: {group.name: group.calls for group in analysis.by(key)} for key in ("phase", "direction")}
+    assert calls_by["phase"] == {"(outside phases)": 2, "backward": 1, "optimizer": 1, "loss": 1}
+    assert calls_by["direction"] == {"forward": 3, "backward": 1, "optimizer": 1}
     with pytest.raises(ValueError, match='no roll-up by "colour"'):
         analysis.by("colour")
 

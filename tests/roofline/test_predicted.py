@@ -185,11 +185,7 @@ def test_the_error_is_of_the_calls_that_were_predicted_and_timed():
     assert (predicted.timed_s, predicted.measured_s) == pytest.approx((1.5e-3 + 4e-3, 1e-3 + 5e-3))
     assert predicted.error == pytest.approx(5.5 / 6 - 1)
     errors = {group.name: group.predicted and group.predicted.error for group in analysis.by("op")}
-    assert errors == {
-        "aten::add": pytest.approx(0.5),
-        "aten::mm": pytest.approx(-0.2),
-        "nobody::knows": None,
-    }
+    assert errors == {"aten::add": pytest.approx(0.5), "aten::mm": pytest.approx(-0.2), "nobody::knows": None}
     text = text_of(analysis)
     assert "prediction error -8.3% (predicted 5.50 ms, measured 6.00 ms in ops)" in text
     assert "Error: predicted / measured − 1, of the calls that have both." in text
@@ -342,16 +338,8 @@ def test_parts_sum_to_the_whole_and_none_beats_its_bound(program, factors):
             continue
         bound_s = bounds[one].time_s
         low, middle, high, extrapolated, source = factors[(MM, BMM, ADD).index(one)]
-        estimates.append(
-            Estimate(
-                bound_s=bound_s,
-                low_s=low * bound_s,
-                time_s=middle * bound_s,
-                high_s=high * bound_s,
-                extrapolated=extrapolated,
-                source=source,
-            )
-        )
+        more = {"bound_s": bound_s, "extrapolated": extrapolated, "source": source}
+        estimates.append(estimate(middle * bound_s, low * bound_s, high * bound_s, **more))
     analysis = analyze(session, H100, "", estimates)
     whole = analysis.totals.predicted
     rows = [analysis.by(key) for key in KEYS]

@@ -23,14 +23,8 @@ def device(**roofs: object) -> DeviceSpec:
     memory = (MemoryLevel(name="DRAM", bytes_per_s=1.0),)
     figures = {"matrix_flops_per_s": {"float32": 1e12}, "vector_flops_per_s": {"float32": 1e12}, "memory": memory}
     datasheet = Roofs(source="by hand", **{**figures, **roofs})
-    return DeviceSpec(
-        name="slow",
-        vendor="",
-        architecture="",
-        kind="cpu",
-        datasheet=datasheet,
-        links=(Link(name="wire", bytes_per_s=1),),
-    )
+    wire = Link(name="wire", bytes_per_s=1)
+    return DeviceSpec(name="slow", vendor="", architecture="", kind="cpu", datasheet=datasheet, links=(wire,))
 
 
 def analysis_of(*calls: tuple, on: DeviceSpec | None = None) -> Analysis:
@@ -89,13 +83,8 @@ def test_what_is_sent_can_overlap_but_not_be_left_out():
 
 def test_ops_that_a_cache_feeds_are_not_slower_when_merged():
     # each op's 512 B fit the cache, the 512 B chain that they merge into too; none may exceed the op bound
-    cached = device(
-        memory=(
-            MemoryLevel(name="L1", capacity_bytes=600, bytes_per_s=100.0),
-            MemoryLevel(name="DRAM", bytes_per_s=1.0),
-        )
-    )
-    analysis = analysis_of(*[(EXP, (0,), (index,)) for index in range(1, 6)], on=cached)
+    small = cached(100.0, capacity_bytes=600)
+    analysis = analysis_of(*[(EXP, (0,), (index,)) for index in range(1, 6)], on=small)
     # one by one 5 * 512 B at 100 B/s; merged 256 B in and 1280 B out, more than the cache can hold
     assert analysis.totals.op_bound_s == pytest.approx(25.6)
     assert analysis.program.fused_bound_s == analysis.totals.op_bound_s
@@ -114,9 +103,9 @@ def test_an_empty_session_takes_no_time():
     assert [gap.seconds for gap in analysis.waterfall] == [0, 0, 0]
 
 
-def cached(bytes_per_s: float | None) -> DeviceSpec:
+def cached(bytes_per_s: float | None, capacity_bytes: int = 3 * B // 2) -> DeviceSpec:
     """1 B/s of memory behind a cache that holds one and a half tensors."""
-    cache = MemoryLevel(name="L2", capacity_bytes=3 * B // 2, bytes_per_s=bytes_per_s)
+    cache = MemoryLevel(name="L2", capacity_bytes=capacity_bytes, bytes_per_s=bytes_per_s)
     return device(memory=(cache, MemoryLevel(name="DRAM", bytes_per_s=1.0)))
 
 
@@ -175,13 +164,7 @@ def test_warm_bounds_of_measured_caches_are_the_bounds(calls):
 
 def test_what_fits_a_measured_cache_one_by_one_need_not_fit_it_together():
     """Two products read a weight of 256 B each from a cache of 600 B at 100 B/s; main memory moves 1 B/s."""
-    cached = device(
-        memory=(
-            MemoryLevel(name="L3", capacity_bytes=600, bytes_per_s=100.0),
-            MemoryLevel(name="DRAM", bytes_per_s=1.0),
-        )
-    )
-    analysis = analysis_of((MM, (0, 1), (2,)), (MM, (2, 3), (4,)), on=cached)
+    analysis = analysis_of((MM, (0, 1), (2,)), (MM, (2, 3), (4,)), on=cached(100.0, capacity_bytes=600))
     assert analysis.totals.op_bound_s == 2 * 3 * B / 100  # each finds its 512 B there, and leaves 256 B
     program = analysis.program
     assert program.compulsory_bound_s == 3 * B - 600  # 0, 1 and 3 are read; 4 stays in the cache

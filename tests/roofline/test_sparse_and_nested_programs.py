@@ -80,7 +80,6 @@ def test_elements_of_a_sparse_tensor_are_memory_like_any_other():
         del a
     session = recording.session
     lifetimes = session.lifetimes
-    assert lifetimes is not None
     # what was given stood before; the result's elements were made, and are kept
     made = [(size, freed) for size, freed in zip(session.storage_bytes, lifetimes.freed, strict=True) if size == 4_000]
     assert made == [(4_000, KEPT)] * 2

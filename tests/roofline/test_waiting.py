@@ -12,6 +12,7 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.waiting import Waiting, waiting_of
 
+H100 = get("H100-SXM5-80GB")
 X, Y = spec((1000,)), spec((2000,))
 ADD = op("aten::add", {"self": X, "other": X}, [X])
 
@@ -36,12 +37,7 @@ def test_each_waits_for_the_rank_that_arrives_last():
     waiting = waiting_of(
         {0: rank_of(calls, [5, 1, 9]), 1: rank_of(calls, [4, 3, 7]), 2: rank_of(calls, [2, 2, 6])}, world_size=3
     )
-    assert pairs(waiting) == {
-        (0, 2): 3 + 3,
-        (1, 2): 2 + 1,
-        (1, 0): 2,
-        (2, 0): 1,
-    }
+    assert pairs(waiting) == {(0, 2): 3 + 3, (1, 2): 2 + 1, (1, 0): 2, (2, 0): 1}
     assert (waiting.collectives, waiting.unmatched) == (3, 0)
     by_rank = {each.rank: each for each in waiting.by_rank}
     assert [by_rank[rank].waits_s for rank in range(3)] == [6, 5, 1]
@@ -119,25 +115,13 @@ def test_waits_sum_to_what_each_took_longer_than_the_shortest(collectives):
 
 
 def test_the_report_names_who_arrives_last():
-    calls = [ADD, reduce(0, 1)]
-    times = {0: [1, 4], 1: [4, 1]}
-    facts = {"world_size": "2"}
-    ranked = merge(
-        [
-            Analysis(
-                session_of(
-                    [Call(op=each) for each in calls],
-                    times=[times[rank]],
-                    walls=[5],
-                    environment={**facts, "rank": str(rank)},
-                ),
-                get("H100-SXM5-80GB"),
-                "a step",
-            )
-            for rank in (0, 1)
-        ]
-    )
-    report = ranks_report(ranked)
+    calls = [Call(op=ADD), Call(op=reduce(0, 1))]
+
+    def analysis(rank, seconds):
+        facts = {"world_size": "2", "rank": str(rank)}
+        return Analysis(session_of(calls, times=[seconds], walls=[5], environment=facts), H100, "a step")
+
+    report = ranks_report(merge([analysis(0, [1, 4]), analysis(1, [4, 1])]))
     facts = {name: str(value) for name, value in report.facts}
     assert facts["arrives last"] == "rank 1, in 1 of 1 collectives"
     assert facts["others wait for it"] == "3.00 s"
@@ -150,7 +134,7 @@ def test_ranks_of_different_programs_are_refused():
         ops = [op(f"aten::{one}", {"self": X, "other": X}, [X]) for one in name]
         facts = {"rank": str(rank), "world_size": "2"}
         calls = [Call(op=each) for each in (*ops, reduce(0, 1))]
-        return Analysis(session_of(calls, environment=facts), get("H100-SXM5-80GB"), "a step")
+        return Analysis(session_of(calls, environment=facts), H100, "a step")
 
     stages = [analysis(0, ["add", "mul", "div", "sub"]), analysis(1, ["add", "mul", "div"])]
     assert len(merge(stages).analyses) == 2  # as stages of a pipeline are

@@ -169,6 +169,10 @@ def fit(
     return logger.writer, module
 
 
+def sol() -> lightning.SolCallback:
+    return lightning.SolCallback(device=DEVICE, interval=0)
+
+
 def hooks_on(model: nn.Module) -> int:
     return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
 
@@ -342,18 +346,13 @@ def test_lightning_an_iteration_is_an_optimizer_step(tmp_path, capsys):
 
 
 def test_lightning_validation_is_no_part_of_an_iteration(tmp_path):
-    writer, _ = fit(
-        tmp_path,
-        lightning.SolCallback(device=DEVICE, interval=0),
-        val_check_interval=ACCUMULATION,
-        num_sanity_val_steps=2,
-    )
+    writer, _ = fit(tmp_path, sol(), val_check_interval=ACCUMULATION, num_sanity_val_steps=2)
     check_iterations(writer.steps, [1, 2, 3, 4])
     assert [scalars["sol/recorded"] for scalars in writer.steps.values()] == [1, 1, 0, 0]
 
 
 def test_lightning_validation_between_micro_batches_costs_its_iteration(tmp_path):
-    writer, _ = fit(tmp_path, lightning.SolCallback(device=DEVICE, interval=0), val_check_interval=4)
+    writer, _ = fit(tmp_path, sol(), val_check_interval=4)
     # 12 micro-batches, 3 a step; after the 4th (in step 2), the 8th (in step 3) and the 12th
     check_iterations(writer.steps, [1, 4])
 
@@ -363,23 +362,21 @@ def test_lightning_checkpoints_are_no_part_of_an_iteration(tmp_path):
         def on_train_batch_end(self, trainer, *_):
             trainer.save_checkpoint(tmp_path / "kept.ckpt")
 
-    writer, _ = fit(
-        tmp_path, lightning.SolCallback(device=DEVICE, interval=0), accumulate_grad_batches=1, more=[Saver()], steps=3
-    )
+    writer, _ = fit(tmp_path, sol(), accumulate_grad_batches=1, more=[Saver()], steps=3)
     assert list(writer.steps) == [1, 2, 3]
     assert {scalars["sol/matrix_flops"] for scalars in writer.steps.values()} == {FLOPS / ACCUMULATION}
 
 
 @pytest.mark.parametrize("call", [2, 8])
 def test_lightning_an_exception_leaves_torch_clean(tmp_path, call):
-    callback = lightning.SolCallback(device=DEVICE, interval=0)
+    callback = sol()
     with pytest.raises(ValueError, match="out of ideas"):
         fit(tmp_path, callback, raises_in=call)
     assert not callback.tracker.running
 
 
 def test_lightning_two_trainings_with_one_callback(tmp_path):
-    callback = lightning.SolCallback(device=DEVICE, interval=0)
+    callback = sol()
     for _ in range(2):
         writer, _ = fit(tmp_path, callback)
         check_iterations(writer.steps, [1, 2, 3, 4])
@@ -404,8 +401,6 @@ def test_lightning_manual_optimization(tmp_path):
 
     module = Manual()
     module.automatic_optimization = False
-    writer, _ = fit(
-        tmp_path, lightning.SolCallback(device=DEVICE, interval=0), steps=3, module=module, accumulate_grad_batches=1
-    )
+    writer, _ = fit(tmp_path, sol(), steps=3, module=module, accumulate_grad_batches=1)
     assert list(writer.steps) == [1, 2, 3]
     assert {scalars["sol/matrix_flops"] for scalars in writer.steps.values()} == {FLOPS / ACCUMULATION}

@@ -73,7 +73,6 @@ class Training:
 def training() -> Iterator[Training]:
     made = Training()
     yield made
-    assert made.tracker is not None
     made.tracker.close()
     assert hooks_of(made.model) == 0
 
@@ -262,7 +261,6 @@ def calibrated(tmp_path, monkeypatch):
 def test_flags_turn_it_on_and_set_the_interval(calibrated, capsys):
     model = Model()
     tracker = initialize_sol(model, arguments("--rl-enable-sol-tracking", "--rl-sol-report-interval", "2"))
-    assert tracker is not None
     assert tracker.interval == 2
     for iteration in (1, 2):
         loss_of(model(tokens()), tokens()).backward()
