@@ -61,12 +61,6 @@ def test_noise_is_not_learned_by_heart():
     assert np.sqrt(np.mean((smooth(shown, noisy).predict(asked) - wave(asked)) ** 2)) < 0.1
 
 
-def test_a_constant_target_and_a_single_feature():
-    shown = points(40)
-    assert np.allclose(smooth(shown, np.full(40, 2.5)).predict(points(5, seed=9)), 2.5)
-    assert np.allclose(smooth(np.full((40, 3), 1.0), np.full(40, 2.5)).predict(shown), 2.5)
-
-
 def test_outside_of_all_points_it_answers_as_at_their_edge():
     shown = points(80)
     learned = smooth(shown, wave(shown))
@@ -77,8 +71,10 @@ def test_outside_of_all_points_it_answers_as_at_their_edge():
     assert beyond.max() <= wave(shown).max() + 1e-9
 
 
-def test_rows_by_the_block_are_rows_one_by_one():
+def test_a_constant_target_a_single_feature_and_rows_by_the_block():
     shown, asked = points(50), points(1100, seed=5)
+    assert np.allclose(smooth(shown, np.full(50, 2.5)).predict(points(5, seed=9)), 2.5)
+    assert np.allclose(smooth(np.full((50, 3), 1.0), np.full(50, 2.5)).predict(shown), 2.5)
     learned = smooth(shown, wave(shown))
     one_by_one = np.concatenate([learned.predict(asked[place : place + 1]) for place in range(1100)])
     assert np.allclose(learned.predict(asked), one_by_one)

@@ -70,28 +70,21 @@ def test_a_time_that_is_none_is_refused(tmp_path, row, message):
     assert [path.name for path in tmp_path.iterdir()] == ["NVIDIAA100-SXM4-80GB_linear1_fp16_2_1.csv"]
 
 
-def test_devices_are_not_mixed(tmp_path):
-    paths = [part(tmp_path, 1, "1,2,3,4,5,6"), part(tmp_path, 2, "1,2,3,4,5,6", device="NVIDIAGH200120GB")]
-    with pytest.raises(ValueError, match=r"is of device NVIDIAGH200120GB, .* of NVIDIAA100-SXM4-80GB: merge"):
-        merge(paths)
-
-
-def test_columns_must_be_there(tmp_path):
-    with pytest.raises(ValueError, match="has columns mp, b, l, dim: shapes, then"):
-        merge([part(tmp_path, 1, "1,2,3,4", head="mp,b,l,dim")])
-    with pytest.raises(ValueError, match="has columns b, l, dim, F_dur"):
-        merge([part(tmp_path, 1, "1,2,3,4,5,6"), part(tmp_path, 2, "2,3,4,5,6", head="b,l,dim,F_dur(us),B_dur(us)")])
-
-
-def test_other_files_and_no_files(tmp_path):
+def test_what_cannot_be_merged_is_refused(tmp_path):
     notes = tmp_path / "notes.csv"
     notes.write_text("hello\n")
-    with pytest.raises(ValueError, match=r"notes\.csv does not name its device: name it GPU_operator_precision\.csv"):
-        merge([notes])
-    with pytest.raises(ValueError, match=r"cannot read .*gone_gemm_fp16\.csv: No such file"):
-        merge([tmp_path / "gone_gemm_fp16.csv"])
-    with pytest.raises(ValueError, match="nothing to merge"):
-        merge([])
     own = part(tmp_path, 1, "1,2,3,4,5,6")
+    other = part(tmp_path, 2, "1,2,3,4,5,6", device="NVIDIAGH200120GB")
+    fewer = part(tmp_path, 2, "2,3,4,5,6", head="b,l,dim,F_dur(us),B_dur(us)")
+    for paths, message in (
+        ([own, other], "is of device NVIDIAGH200120GB, .* of NVIDIAA100-SXM4-80GB: merge"),
+        ([own, fewer], "has columns b, l, dim, F_dur"),
+        ([part(tmp_path, 3, "1,2,3,4", head="mp,b,l,dim")], "has columns mp, b, l, dim: shapes, then"),
+        ([notes], r"notes\.csv does not name its device: name it GPU_operator_precision\.csv"),
+        ([tmp_path / "gone_gemm_fp16.csv"], r"cannot read .*gone_gemm_fp16\.csv: No such file"),
+        ([], "nothing to merge"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            merge(paths)
     with pytest.raises(ValueError, match="is one of the files to merge"):
         merge([own], own)

@@ -57,17 +57,17 @@ def test_without_a_number_as_many_trials_as_fit_into_the_box():
     assert Track(eager=3.0).timed().number == 10  # 10 * 3 s = BOX_S
 
 
-def test_no_trials_are_refused():
-    with pytest.raises(ValueError, match="--trials 0: at least 1 trial"):
-        Track(eager=1.0).timed(trials=0)
-
-
-def test_a_wrong_result_of_a_timed_call_is_told():
+def test_progress_names_what_runs_and_a_wrong_result_of_a_timed_call_is_told():
     def check(results):
         return "the second is wrong" if float(results["solution"]) == 4.0 else ""
 
+    said = []
+    Track(eager=1.0).timed(trials=2, progress=said.append)
+    assert said == ["warming up: eager", "trial 1 of 2", "trial 2 of 2"]
     with pytest.raises(WrongResultError, match=r"the second is wrong \(in timed trial 2\)"):
         Track(eager=1.0, solution=1.0).timed(trials=5, check=check)
+    with pytest.raises(ValueError, match="--trials 0: at least 1 trial"):
+        Track(eager=1.0).timed(trials=0)
 
 
 @pytest.mark.parametrize(("taken", "disturbed"), [(0.04, False), (0.06, True)])
@@ -77,9 +77,3 @@ def test_trials_beside_other_programs_are_disturbed(taken, disturbed):
     )
     found = Track(eager=1.0).timed(trials=1, bystander=Bystander(lambda: next(times)))
     assert (found.others_share, found.disturbed) == (pytest.approx(taken), disturbed)
-
-
-def test_progress_names_what_runs():
-    said = []
-    Track(eager=1.0).timed(trials=2, progress=said.append)
-    assert said == ["warming up: eager", "trial 1 of 2", "trial 2 of 2"]

@@ -6,15 +6,17 @@ from rooflight.workloads.errors import TargetError
 from rooflight.workloads.presets import preset
 
 
-def test_the_largest_model_on_meta_holds_no_weights():
+def test_the_largest_model_on_meta_holds_no_weights_and_tied_ones_are_tied():
     model = build_model(preset("llama-3.1-405b").config(), device="meta", dtype="bf16")
     assert {p.device.type for p in model.parameters()} == {"meta"}
     assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-
-
-def test_tied_weights_are_tied_on_meta():
-    model = build_model(preset("gpt2").small(), device="meta", dtype="float32")
+    config = preset("gpt2").small()
+    model = build_model(config, device="meta", dtype="float32")
     assert model.lm_head.weight is model.transformer.wte.weight
+    config.n_head = 3  # of 128: no model can be built from that
+    with pytest.raises(TargetError, match=r"transformers cannot build GPT2LMHeadModel: .*divisible") as caught:
+        build_model(config, device="meta", dtype="bf16")
+    assert "\n" not in str(caught.value)
 
 
 def test_real_weights_are_initialised_and_always_the_same():
@@ -51,19 +53,6 @@ def test_mixture_of_experts_runs_as_grouped_matmul():
         build_model(preset("mixtral-8x7b").small(), device="meta", dtype="float32")
 
 
-def test_config_that_no_model_can_be_built_from():
-    config = preset("gpt2").small()
-    config.n_head = 3  # of 128
-    with pytest.raises(TargetError, match=r"transformers cannot build GPT2LMHeadModel: .*divisible") as caught:
-        build_model(config, device="meta", dtype="bf16")
-    assert "\n" not in str(caught.value)
-
-
-def test_names_of_dtypes_and_devices():
-    assert torch_dtype("bf16") is torch_dtype(torch.bfloat16) is torch.bfloat16
-    assert torch_device("meta").type == "meta"
-
-
 @pytest.mark.parametrize(
     ("named", "name", "message"),
     [
@@ -77,5 +66,7 @@ def test_names_of_dtypes_and_devices():
     ],
 )
 def test_names_of_none_are_refused(named, name, message):
+    assert torch_dtype("bf16") is torch_dtype(torch.bfloat16) is torch.bfloat16
+    assert torch_device("meta").type == "meta"
     with pytest.raises(TargetError, match=message):
         named(name)
