@@ -89,23 +89,11 @@ def test_modes_change_what_the_thread_adds() -> None:
     assert "FuncTorchDynamicLayerFrontMode" in found.included
 
 
-def test_backward_ops_are_marked() -> None:
+def test_backward_ops_are_marked_and_watching_leaves_no_trace() -> None:
     x = X.clone().requires_grad_()
     found = seen(lambda: torch.autograd.grad((x * 2).sum(), x))
     assert {each.backward for each in found.values()} == {False, True}
     assert not found["", "aten::sum"].backward
-
-
-def test_equal_calls_are_one_row_and_results_are_those_without_watching() -> None:
-    dispatches, results = Dispatches(), []
-    with dispatches.watching():
-        for _ in range(3):
-            results.append(torch.softmax(X @ W, -1))
-    assert [each.calls for each in dispatches.explained(measure=False) if each.op == "aten::softmax.int"] == [3]
-    assert all(torch.equal(each, torch.softmax(X @ W, -1)) for each in results)
-
-
-def test_watching_leaves_no_trace() -> None:
     before = torch._C._dispatch_tls_local_include_set().raw_repr()
 
     def fails(x):
@@ -115,6 +103,15 @@ def test_watching_leaves_no_trace() -> None:
         seen(fails, X)
     assert torch._C._dispatch_tls_local_include_set().raw_repr() == before
     assert len(Dispatches()) == 0
+
+
+def test_equal_calls_are_one_row_and_results_are_those_without_watching() -> None:
+    dispatches, results = Dispatches(), []
+    with dispatches.watching():
+        for _ in range(3):
+            results.append(torch.softmax(X @ W, -1))
+    assert [each.calls for each in dispatches.explained(measure=False) if each.op == "aten::softmax.int"] == [3]
+    assert all(torch.equal(each, torch.softmax(X @ W, -1)) for each in results)
 
 
 def test_costs_are_the_differences_of_levels() -> None:

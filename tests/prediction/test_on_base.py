@@ -51,9 +51,7 @@ def test_rows_of_a_known_kind_are_added_to_it_and_other_kinds_stay():
     (added,) = found.added
     assert (added.key, added.device, added.rows, added.how) == (PRODUCT_KEY, L4.name, 4, "scale")
     assert found.few == {}
-
-
-def test_rows_of_several_files_are_one_and_devices_are_apart():
+    # rows of several files are one, and devices are apart
     parts = [shown(0.8, products(3, device=L4, seed=seed), L4) for seed in (1, 2)]
     found, models = learned(base(PRODUCT_KEY), *parts, shown(0.9, products(4, device=H100), H100))
     assert {(each.device, each.rows) for each in found.added} == {(L4.name, 6), (H100.name, 4)}
@@ -64,6 +62,9 @@ def test_a_kind_that_the_base_does_not_know_is_learned_alone_where_its_rows_are_
     found, models = learned(base(PRODUCT_KEY), plain(SILU, 0.8, 14, noise=0.01))
     assert models[SILU].devices == (L4.name,)
     assert found.added == ()
+    found, models = learned(base(PRODUCT_KEY), plain(SILU, 1.2))  # few rows of what nothing is like
+    assert models == {}
+    assert found.few == {f"{SILU} on {L4.name}": 6}
 
 
 def test_a_kind_with_few_rows_is_answered_on_top_of_other_ops():
@@ -87,12 +88,6 @@ def test_several_kinds_teach_what_other_ops_have_in_common():
     # on the device that taught the base nothing changes
     facts = plain(SILU, 0.0, device=A100).facts
     assert (changed[OTHERS_KEY].answer(facts, A100, SILU).slowdown == 0.5).all()
-
-
-def test_few_rows_of_what_nothing_is_like_are_counted():
-    found, models = learned(base(PRODUCT_KEY), plain(SILU, 1.2))
-    assert models == {}
-    assert found.few == {f"{SILU} on {L4.name}": 6}
 
 
 def test_many_rows_make_an_expert_where_it_does_better():
