@@ -84,8 +84,9 @@ def score(
     assert place is not None
     not_run = _too_large(seen, place)
     pair = None if not_run else _Pair(reference, solution, place, tolerance, progress)
+    gpu = find_by_torch_name(cuda_name() or "") if place == "cuda" else None
     # what is wrong shows before half a minute of calibrating
-    checked = None if pair is None else pair.checked(tf32=computes_in_tf32(seen.session, _gpu(place)))
+    checked = None if pair is None else pair.checked(tf32=computes_in_tf32(seen.session, gpu))
     spec = known or find_what_if(device, what_if, progress=progress)
     found = Score(
         reference=reference.name,
@@ -139,10 +140,6 @@ def computes_in_tf32(session: Session, device: DeviceSpec | None) -> bool:
         for op, cost in costs
         if not isinstance(cost, Uncosted) and cost.matrix_flops and cost.matrix_dtype == "float32"
     )
-
-
-def _gpu(place: str) -> DeviceSpec | None:
-    return find_by_torch_name(cuda_name() or "") if place == "cuda" else None
 
 
 def _clock(place: str) -> Clock:

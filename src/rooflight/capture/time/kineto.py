@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -95,7 +95,8 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
     The op that waits for one does no work, and takes 0 s.
     """
     leaves, names, views = _leaves_of(session)
-    marks, workers = _steps(events), worker_threads(events)
+    marks = sorted((e.start_ns, e.end_ns) for e in events if e.name == STEP_MARK and not e.on_device)
+    workers = worker_threads(events)
     seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
     collectives: list[StepCollectives] = []
     kernels: list[dict[int, Interval]] = []
@@ -234,10 +235,6 @@ def _path(history: Sequence[Mapping[int, int]], diagonal: int, end: int) -> list
 def _base(name: str) -> str:
     """The name that variants share: autograd changes gradients in place, except while they are recorded."""
     return _SAME_OPS.get(name) or name.removesuffix("_")
-
-
-def _steps(events: Iterable[Event]) -> list[tuple[int, int]]:
-    return sorted((e.start_ns, e.end_ns) for e in events if e.name == STEP_MARK and not e.on_device)
 
 
 def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> list[_Found]:

@@ -90,7 +90,7 @@ def measure(
     if not callable(step):
         raise TypeError(f"measure takes a function that runs the recorded step again, not {type(step).__name__}")
     say = progress or (lambda _: None)
-    on_cuda = _uses_cuda(session)
+    on_cuda = session.environment.get("device_kind", "cpu") == "cuda"
     together = _runs_together(session)
     say("recording the step again")
     same = same_calls(session, _recorded(step))
@@ -204,10 +204,6 @@ def _longest(seconds: float, together: bool) -> float:
     longest = torch.tensor(seconds, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     return float(longest)
-
-
-def _uses_cuda(session: Session) -> bool:
-    return session.environment.get("device_kind", "cpu") == "cuda"
 
 
 def _synchronize(on_cuda: bool) -> None:

@@ -228,7 +228,8 @@ def _exported(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], d
     shapes = None
     if dynamic:
         shapes = torch.utils._pytree.tree_map(_any_size, (args, kwargs))
-        shapes = {**_by_name(model, shapes[0]), **shapes[1]}
+        names = inspect.signature(model.forward).parameters
+        shapes = {**dict(zip(names, shapes[0], strict=False)), **shapes[1]}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -245,7 +246,3 @@ def _any_size(leaf: Any) -> Any:
     import torch
 
     return dict.fromkeys(range(leaf.dim()), torch.export.Dim.AUTO) if isinstance(leaf, torch.Tensor) else None
-
-
-def _by_name(model: nn.Module, values: tuple[Any, ...]) -> dict[str, Any]:
-    return dict(zip(inspect.signature(model.forward).parameters, values, strict=False))

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -39,10 +39,12 @@ _STANDARD: Final = sysconfig.get_path("stdlib")
 
 _OTHERWISE: Final = "move the line before or after the compiled function, or wrap it as torch.library.custom_op"
 _ID: Final = re.compile(r"^\[([^\]]*)\] ")
-_RECORDED: Final = re.compile(r"Recording cudagraph tree for (.+)$")
-_RECORDED_AGAIN: Final = re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL)
-_SKIPPED: Final = re.compile(r"^(?:(?:skipping|disabling) cudagraphs (?:for backward )?due to )+(.*)$", re.DOTALL)
-_SIZES: Final = re.compile(r"CUDAGraph supports dynamic shapes by recording .*?observed (\d+) distinct", re.DOTALL)
+_EVENTS: Final[dict[Literal["recorded again", "recorded", "skipped", "warning"], re.Pattern[str]]] = {
+    "recorded again": re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL),
+    "recorded": re.compile(r"Recording cudagraph tree for (.+)$"),
+    "skipped": re.compile(r"^(?:(?:skipping|disabling) cudagraphs (?:for backward )?due to )+(.*)$", re.DOTALL),
+    "warning": re.compile(r"CUDAGraph supports dynamic shapes by recording .*?observed (\d+) distinct", re.DOTALL),
+}
 
 
 @lru_cache(maxsize=1)
@@ -366,15 +368,9 @@ def cuda_graphs(lines: Iterable[str]) -> tuple[CudaGraphEvent, ...]:
 
 
 def _event(id_: str, text: str) -> CudaGraphEvent | None:
-    if (again := _RECORDED_AGAIN.search(text)) is not None:
-        reason = again[1].strip()
-        return CudaGraphEvent(what="recorded again", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
-    if (recorded := _RECORDED.search(text)) is not None:
-        return CudaGraphEvent(what="recorded", id=id_, reason=recorded[1].strip())
-    if (skipped := _SKIPPED.search(text)) is not None:
-        reason = skipped[1].strip()
-        return CudaGraphEvent(what="skipped", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
-    if (sizes := _SIZES.search(text)) is not None:
-        reason = f"{sizes[1]} distinct sizes, a graph for each"
-        return CudaGraphEvent(what="warning", id=id_, reason=reason, fix=_advice("cuda_graph", reason))
+    for what, pattern in _EVENTS.items():
+        if (found := pattern.search(text)) is not None:
+            reason = f"{found[1]} distinct sizes, a graph for each" if what == "warning" else found[1].strip()
+            fix = "" if what == "recorded" else _advice("cuda_graph", reason)
+            return CudaGraphEvent(what=what, id=id_, reason=reason, fix=fix)
     return None

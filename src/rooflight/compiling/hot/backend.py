@@ -144,7 +144,8 @@ def _largest(gradient: torch.Tensor) -> float:
 def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
     args, leaves = _copies(given)
     out = function(*args)
-    results = [value for value in (out if isinstance(out, (list, tuple)) else (out,)) if _comparable(value)]
+    several = out if isinstance(out, (list, tuple)) else (out,)
+    results = [value for value in several if isinstance(value, (torch.Tensor, bool, int, float))]
     ends = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
     gradients: list[Any] = []
     if ends and leaves:
@@ -158,10 +159,6 @@ def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any],
         if isinstance(value, torch.Tensor) and not isinstance(original, torch.nn.Parameter)
     ]
     return [value.detach() if isinstance(value, torch.Tensor) else value for value in results], written, gradients
-
-
-def _comparable(value: Any) -> bool:
-    return isinstance(value, (torch.Tensor, bool, int, float))
 
 
 def _cotangent(value: torch.Tensor) -> torch.Tensor:
