@@ -135,14 +135,13 @@ def on_slurm(
     silent for minutes, and where a job ends before its nodes start.
     """
     slurm.program("sbatch")
-    if node_gpus is None:
-        slurm.check_array(len(requests), count_of(len(requests), noun))
     folder = Path(tempfile.mkdtemp(prefix=".rooflight-programs-", dir=shared)).resolve()
     try:
         for number, request in enumerate(requests, start=1):
             write_whole(folder / f"{number}.request", request)
         limits = (*((f"--partition={partition}",) if partition else ()), f"--time={minutes}", f"--job-name={name}")
         if node_gpus is None:
+            slurm.check_array(len(requests), count_of(len(requests), noun))
             gpus = any(node.gpus for node in slurm.nodes(partition))
             text = array_script(module, folder, len(requests), *limits, gpus=gpus)
         else:
