@@ -275,7 +275,7 @@ class Requests:
 
     def _met(self, ttft_ns: int | None, tpot_ns: float | None, e2e_ns: int) -> bool:
         """Without a token there is no TTFT, and it is not met; with one delivery no TPOT, and nothing to wait for."""
-        ttft, tpot, e2e = (getattr(self._config, f"slo_{name}_ms") for name in ("ttft", "tpot", "e2e"))
+        ttft, tpot, e2e = self._config.slo_ttft_ms, self._config.slo_tpot_ms, self._config.slo_e2e_ms
         return (
             (ttft is None or (ttft_ns is not None and ttft_ns <= ttft * 1e6))
             and (tpot is None or tpot_ns is None or tpot_ns <= tpot * 1e6)
