@@ -23,7 +23,7 @@ def test_h100():
     assert h100.matrix_peak("float32") == 66.9e12  # on the vector units
     assert h100.matrix_peak("float64") == 66.9e12
     assert h100.vector_peak("float64") == 33.5e12
-    assert h100.vector_peak("bf16") == 66.9e12
+    assert h100.vector_peak("bf16") == 133.8e12
     assert h100.dram_bytes_per_s == 3.35e12
     assert h100.dram_capacity_bytes == 80 * GIB
     assert h100.memory[0].name == "L2"
@@ -32,6 +32,33 @@ def test_h100():
     assert h100.link_bytes_per_s == 450e9  # 900 GB/s in both directions
     assert h100.matrix_clock_headroom == 1980 / 1830
     assert h100.launch_latency_s is None
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "brain"),  # TFLOP/s as NVIDIA's whitepapers print them
+    [
+        ("a100-sxm4-80gb", 78, 39),
+        ("h100-pcie-80gb", 102.4, 102.4),
+        ("v100-sxm2-16gb", 31.4, 15.7),
+        ("rtx-4090", 82.6, 82.6),
+    ],
+)
+def test_vector_peaks_of_half_precision(name, half, brain):
+    device = devices.get(name)
+    assert (device.vector_peak("fp16"), device.vector_peak("bf16")) == (half * 1e12, brain * 1e12)
+
+
+def test_a_gpu_lists_the_vector_peaks_of_half_precision_with_those_of_float32():
+    for device in ALL:
+        listed = device.datasheet.vector_flops_per_s
+        if "float32" in listed:
+            assert min(listed["float16"], listed["bfloat16"]) >= listed["float32"] * (1 - 1e-9), device.name
+
+
+def test_switches_add_from_the_third_nvswitch_on():
+    adding = {device.name for device in ALL if device.interconnect.link_adds}
+    assert {"H100-SXM5-80GB", "B200-SXM"} < adding
+    assert not adding & {"A100-SXM4-80GB", "H100-PCIe-80GB", "H100-NVL-94GB", "MI300X"}
 
 
 def test_parts_without_a_unit_have_no_peak_for_it():
@@ -200,6 +227,9 @@ def test_every_value_of_the_table(row):
         if spec.name in ROUNDED:
             exact = spec.unit_count * {"float64": 32, "float32": 64}[precision] * 2 * spec.boost_clock_mhz * 1e6
             assert sheet.vector_flops_per_s.get(precision) == pytest.approx(exact, rel=1e-3)
+            continue
+        if spec.architecture == "CDNA2" and precision == "float32":  # the table has it without packed instructions
+            assert sheet.vector_flops_per_s["float32"] == pytest.approx(2 * float(row[column]) * 1e12, rel=3e-3)
             continue
         assert sheet.vector_flops_per_s.get(precision) == si(row[column], 1e12)
     for field in TEXTS:

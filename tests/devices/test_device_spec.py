@@ -1,5 +1,7 @@
 """DeviceSpec: which figure a bound uses. Every figure here is made up, and small."""
 
+from dataclasses import replace
+
 import pytest
 
 from rooflight.devices import DeviceSpec, Link, MemoryLevel, Roofs
@@ -50,10 +52,12 @@ HALF = device(datasheet=Roofs(source="", vector_flops_per_s={"float32": 20.0, "f
         (CALIBRATED, "matrix", {"float32": 20}),
         # other products without a matrix rate are unknown
         (PRINTED, "matrix", {"tf32": None, "int8": None, "int64": None}),
-        # narrow formats have the float32 vector peak, unless one of their own is known
-        (PRINTED, "vector", dict.fromkeys(("bf16", "fp16", "fp8", "int8", "int64", "bool", "tf32"), 20)),
+        # integers have the float32 vector peak; halves that nobody lists are unknown on a GPU, and float32 on a CPU
+        (PRINTED, "vector", dict.fromkeys(("int8", "int64", "bool", "tf32"), 20)),
+        (PRINTED, "vector", dict.fromkeys(("bf16", "fp16", "fp8"), None)),
+        (replace(PRINTED, kind="cpu"), "vector", dict.fromkeys(("bf16", "fp16", "fp8"), 20)),
         (PRINTED, "vector", {"float64": 10, "complex128": 10}),
-        (HALF, "vector", {"fp16": 40, "float64": None}),
+        (HALF, "vector", {"fp16": 40, "fp8": 40, "float64": None}),
         (CALIBRATED, "vector", {"bf16": 20}),  # max(datasheet's float32 20, measured bfloat16 14)
     ],
 )

@@ -190,7 +190,7 @@ def test_the_bound_holds_however_uneven_the_nodes_are(filled, size, cluster):
 
 
 def test_links_that_join_nodes_make_them_one():
-    rack = Interconnect.at_best(900e9, link_ranks=72)
+    rack = Interconnect(link_bytes_per_s=900e9, link_ranks=72).in_the_best_network
     whole = rack.joining(RankGroup(size=72, nodes=18))
     assert least_s(ALL_GATHER, S, whole) == pytest.approx(71 / 72 * S / 900e9)
     assert rack.joining(RankGroup(size=144, nodes=36)).nodes == 2
@@ -198,7 +198,7 @@ def test_links_that_join_nodes_make_them_one():
 
 
 def test_a_network_that_nobody_described_is_the_fastest_there_is():
-    best = Interconnect.at_best(LINK)
+    best = Interconnect(link_bytes_per_s=LINK).in_the_best_network
     assert (best.network_bytes_per_s, best.network_known, best.network_adds) == (100e9, False, True)
     assert least_s(ALL_REDUCE, S, ranks(8, 1, best)) == pytest.approx(80e-3)  # S over 100 GB/s, once
 

@@ -34,6 +34,7 @@ class _Link(_Table, frozen=True):
     name: str
     per_direction_gb_per_s: Positive | None = None
     joins: Annotated[int, msgspec.Meta(gt=0)] | None = None
+    adds: bool = False
 
 
 class _Network(_Table, frozen=True):
@@ -134,7 +135,12 @@ def _spec(device: _Device) -> DeviceSpec:
             memory=(*caches, main),
         ),
         links=tuple(
-            Link(name=link.name, bytes_per_s=_si(link.per_direction_gb_per_s, GIGA), joins=link.joins or 0)
+            Link(
+                name=link.name,
+                bytes_per_s=_si(link.per_direction_gb_per_s, GIGA),
+                joins=link.joins or 0,
+                adds=link.adds,
+            )
             for link in device.links
         ),
         network=None

@@ -13,6 +13,7 @@ from rooflight.records.visible import visible
 
 # Products in these formats need no matrix unit: the vector units do them where no matrix rate is listed.
 _VECTOR_PRODUCTS = ("float32", "float64")
+_HALF = ("float16", "bfloat16")
 
 THREE_TF32: Final = "3xtf32"
 """float32 products as three TF32 ones, which lose nothing that float32 keeps (CUTLASS calls it 3xTF32)."""
@@ -41,12 +42,14 @@ class MemoryLevel:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
     """A connection to other devices of a node. ``bytes_per_s`` is per direction: half of what datasheets print.
-    ``joins``: how many devices it joins where these may be on several nodes, as in a rack.
+    ``joins``: how many devices it joins where these may be on several nodes, as in a rack. ``adds``: its switches add
+    what passes them (NVLink SHARP), so that an all-reduce sends each byte once.
     """
 
     name: str
     bytes_per_s: float | None = None
     joins: int = 0
+    adds: bool = False
 
     def __post_init__(self) -> None:
         _refuse_unless_positive(f"{self.name} bandwidth", self.bytes_per_s)
@@ -197,14 +200,15 @@ class DeviceSpec:
     def vector_peak(self, precision: str) -> float | None:
         """Vector FLOP/s for a precision or dtype, None where unknown.
 
-        Half and integer formats have the float32 rate where none of their own is listed: torch computes them in it.
+        Integers, and half precision on a CPU, are computed at the rate of float32. A GPU whose half precision nobody
+        lists may compute it several times as fast, so there it is unknown. Narrower floats are computed as halves.
         """
         wanted = precision_of(dtype_name(precision)) or "float32"
-        if wanted == "float64":
-            return _highest(roofs.vector_flops_per_s.get(wanted) for roofs in self._roofs)
-        return _highest(
-            roofs.vector_flops_per_s.get(wanted, roofs.vector_flops_per_s.get("float32")) for roofs in self._roofs
-        )
+        wanted = "float16" if wanted in ("float8", "float4") else wanted
+        own = _highest(roofs.vector_flops_per_s.get(wanted) for roofs in self._roofs)
+        if wanted in ("float64", "float32") or (own is None and wanted in _HALF and self.kind != "cpu"):
+            return own
+        return _highest((own, self.vector_peak("float32")))
 
     @property
     def roofs_used(self) -> str:
@@ -270,17 +274,15 @@ class DeviceSpec:
         is; of other kinds of device, whose nodes have ports of every kind, unknown.
         """
         link, joins = self.link_bytes_per_s, max((link.joins for link in self.links), default=0)
+        alone = Interconnect(link_bytes_per_s=link, link_ranks=joins, link_adds=any(link.adds for link in self.links))
         if self.network is not None:
-            return Interconnect(
-                link_bytes_per_s=link,
-                link_ranks=joins,
+            return replace(
+                alone,
                 network_bytes_per_s=self.network.bytes_per_s,
                 network_source=self.network.name,
                 network_adds=self.network.adds,
             )
-        if self.kind == "cuda":
-            return Interconnect.at_best(link, link_ranks=joins)
-        return Interconnect(link_bytes_per_s=link, link_ranks=joins)
+        return alone.in_the_best_network if self.kind == "cuda" else alone
 
     @property
     def launch_latency_s(self) -> float | None:

@@ -44,17 +44,14 @@ class Interconnect:
             if speed is not None and not speed > 0:
                 raise ValueError(f"{name}_bytes_per_s is {speed}: give a positive number, or None where it is unknown")
 
-    @staticmethod
-    def at_best(link_bytes_per_s: float | None, *, link_ranks: int = 0) -> Interconnect:
-        """The fastest that can join GPUs with this link, where their cluster's network is unknown: one
-        ``FASTEST_PORT`` a GPU, in switches that add.
-        """
-        return Interconnect(
-            link_bytes_per_s=link_bytes_per_s,
+    @property
+    def in_the_best_network(self) -> Interconnect:
+        """The same in a cluster whose network is unknown: one ``FASTEST_PORT`` a GPU, in switches that add."""
+        return replace(
+            self,
             network_bytes_per_s=FASTEST_PORT_BYTES_PER_S,
             network_source=FASTEST_PORT,
             network_known=False,
-            link_ranks=link_ranks,
             network_adds=True,
         )
 
