@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rooflight import inference as inference
     from rooflight import tracking as tracking
     from rooflight.capture.phases import phase as phase
+    from rooflight.capture.record.autocast import as_on_gpu as as_on_gpu
     from rooflight.capture.record.recorder import record as record
     from rooflight.capture.time.measure import measure as measure
     from rooflight.compiling.explain.explain import explain as explain
@@ -57,6 +58,7 @@ _HOMES = {
     "Predictor": "rooflight.prediction.predictor",
     "Session": "rooflight.records.session",
     "Uncosted": "rooflight.costs.cost",
+    "as_on_gpu": "rooflight.capture.record.autocast",
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,13 +80,15 @@ def analyze_target(
     if isinstance(kind, UserFunction):
         options.refuse(f"no effect on {target}: set it inside the function")
         spec = known or find_what_if(device, what_if, progress=progress)
-        seen = _observe_function(target, inputs, runs, progress)
+        with _as_on(spec, place):
+            seen = _observe_function(target, inputs, runs, progress)
     else:
         as_here = options
         if place == "cpu" and not options.dtype and not isinstance(kind, ProblemFile):
             as_here = replace(options, dtype="float32")  # a CPU is not made for bfloat16
         # what cannot be shows while the step is recorded without hardware, before half a minute of calibrating
-        seen = record_without_hardware(target, as_here, progress)
+        with _as_on(known, place):
+            seen = record_without_hardware(target, as_here, progress)
         spec = known or find_what_if(device, what_if, progress=progress)
         if runs and place is not None:
             seen = _observe_here(target, as_here, seen, spec, place, progress)
@@ -95,6 +98,13 @@ def analyze_target(
     about = {"target": seen.step.description, "model_class": seen.step.model_class}
     environment = {**seen.session.environment, **{name: text for name, text in about.items() if text}}
     return analyze(replace(seen.session, environment=environment), spec, target=seen.step.description), notes
+
+
+def _as_on(device: DeviceSpec | None, place: str | None) -> AbstractContextManager[None]:
+    """Where a step is recorded for a GPU that is not here, it runs as on one."""
+    from rooflight.capture.record.autocast import as_on_gpu
+
+    return as_on_gpu() if device is not None and device.kind == "cuda" and place is None else nullcontext()
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:

@@ -7,6 +7,7 @@
   (``ShardingPropagator._fake_mode_lock``, which torch has for its own tests). They are no part of the program.
 - Dynamo's stance: threads that record run the original code of compiled functions.
 - The kernels of composites (``composites``).
+- The contexts of autocast (``autocast``).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from rooflight.capture.record.autocast import close_autocast, open_autocast
 from rooflight.capture.record.composites import Source, open_sources, route_composites, unroute_composites
 from rooflight.capture.record.dispatch import DispatchSource
 
@@ -37,6 +39,8 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
     DTensor is loaded later, inside the recording, its ops on fake tensors are recorded.
     """
     with _lock:
+        if id(source) not in _open:
+            open_autocast()
         _open[id(source)] = source
         route_composites()
         for kind, name, ours in _METHODS:
@@ -65,7 +69,8 @@ def unpatch(source: DispatchSource) -> None:
                 warnings.filters.remove(entry)  # type: ignore[attr-defined]
             if isinstance(eval_frame._stance, _EagerWhereRecorded):
                 eval_frame._set_stance(eval_frame._stance.prior)
-        _open.pop(id(source), None)
+        if _open.pop(id(source), None) is not None:
+            close_autocast()
         if _open:
             return
         unroute_composites()

@@ -6,12 +6,14 @@ import sys
 from collections.abc import Callable
 from threading import get_ident
 from types import TracebackType
+from typing import Final
 
 from torch._C import _current_graph_task_id
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from rooflight.capture.phases import current_phase, subscribe, unsubscribe
+from rooflight.capture.record.autocast import contexts_without_gpu
 from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.lifetimes import LifetimeTape, plain_parts
 from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
@@ -22,6 +24,11 @@ from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
+
+_WITHOUT_GPU: Final = (
+    'torch.autocast("cuda") was off, since there is no CUDA here. For a GPU that is not here, make and record the step '
+    "inside rooflight.as_on_gpu()"
+)
 
 
 class record:  # noqa: N801 - used like a function: with record(model) as recording
@@ -50,6 +57,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     _tracker: ModuleTracker | None = None
     _lifetimes: LifetimeTape | None = None
     _session: Session | None = None
+    _without_gpu = 0
 
     def __init__(
         self,
@@ -118,6 +126,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             self._functions = FunctionSource(source)
         self._tracker = ModuleTracker(source, self._models, self._functions)
         source.set_phase(current_phase() if self._wants_phases else "")
+        self._without_gpu = contexts_without_gpu()
         try:
             patch(source, compiled_eagerly=self._compiled_eagerly)
             if self._wants_phases:
@@ -169,7 +178,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             return frozenset(number for number in known if number is not None)
 
         tape.births.finish()
-        return with_outside_writes(tape.session(_environment(tape.devices)), tape.births, state)
+        notes = [_WITHOUT_GPU] if contexts_without_gpu() > self._without_gpu else []
+        return with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
 
     def _take_out(self, source: DispatchSource) -> None:
         """Restore torch. Each step can be done twice, and undoes what was half done."""
