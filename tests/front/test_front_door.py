@@ -89,7 +89,7 @@ def test_calibrating_without_torch_says_what_to_install_before_it_begins(tmp_pat
 def test_what_needs_no_torch_is_there_without_it():
     program = (
         "import sys; sys.modules['torch'] = None; import rooflight as rl\n"
-        "torch = {'record', 'measure', 'read_trace', 'explain', 'hot', 'hot_report'}\n"
+        "torch = {'as_on_gpu', 'record', 'measure', 'read_trace', 'explain', 'hot', 'hot_report'}\n"
         "[getattr(rl, name) for name in set(rl.__all__) - torch]"
     )
     assert python(program) == ""
