@@ -1,6 +1,7 @@
 """Runs distributed programs, recorded, measured and saved, one session a program. Started by ``forked_ranks``."""
 
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import rooflight as rl
+from rooflight.capture.time import measure
 
 SLOW = 2
 """The rank that is slow in the program of that name."""
@@ -90,7 +92,30 @@ def two(rank: int, world: int, folder: Path) -> None:
     observe(folder / f"blocking.{rank}", lambda: blocking(world))
     observe(folder / f"overlapping.{rank}", lambda: overlapping(rank, world))
     wrapped = DistributedDataParallel(Net())
+    alone(rank, folder / "alone.txt")
     observe(folder / f"ddp.{rank}", lambda: wrapped(x()).sum().backward(), wrapped)
+
+
+def alone(rank: int, path: Path) -> None:
+    """Rank 0 measures; rank 1 has no Rooflight: it repeats the step until rank 0 sends a large number."""
+
+    def step(number: float = 1.0) -> float:
+        total = torch.full((10,), number)
+        dist.all_reduce(total)
+        return float(total[0])
+
+    if rank:
+        while step() < 100.0:
+            pass
+        return
+    with rl.record() as recording:
+        step()
+    measure.PATIENCE_S = 0.5
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        session = rl.measure(recording.session, step)
+    step(100.0)
+    path.write_text(f"{session.measurement} {[str(each.message) for each in told]}")
 
 
 def four(rank: int, _: int, folder: Path) -> None:

@@ -30,6 +30,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_a_rank_that_measures_alone_says_so_and_ends(folder: Path):
+    text = (folder / "alone.txt").read_text()
+    assert text.startswith("None ")
+    assert "not measured: rank 1 runs the step, but does not measure it" in text
+
+
 def merged(folder: Path, name: str, world: int, *, untimed: int = 0) -> RankedAnalysis:
     ranks = [Analysis(load(folder / f"{name}.{rank}"), rl.devices.get("H100-SXM5-80GB")) for rank in range(world)]
     ranked = merge(ranks)

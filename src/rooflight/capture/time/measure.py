@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from time import perf_counter
 from typing import Any, Final
 
@@ -53,6 +54,8 @@ Progress = Callable[[str], None]
 MIN_JOINED = 0.9
 """Share of the working (not view) records that must have an event. Below it no op times are kept, since they may be
 wrong."""
+PATIENCE_S: Final = 30.0
+"""How long a rank waits for the others to say how long their step took: collectives have just kept them together."""
 _CHEAP_S: Final = 2.0  # if all steps took at most this together, they are timed once more on a busy machine
 
 
@@ -83,7 +86,7 @@ def measure(
     is kept, and not compared with the bound.
 
     A step with collectives must be measured by all ranks of the world at once: between steps they agree on how many to
-    run.
+    run. Where one does not, a MeasurementWarning says so after half a minute, and the session is returned unmeasured.
     """
     if not isinstance(session, Session):
         raise TypeError(f"measure takes a Session, not {type(session).__name__}: pass recording.session")
@@ -102,7 +105,16 @@ def measure(
     def timed() -> Measurement:
         return _time_steps(step, max_runs, max_seconds, on_cuda=on_cuda, together=together, say=say)
 
-    walls = timed()
+    try:
+        walls = timed()
+    except _NotTogetherError as missing:
+        warnings.warn(
+            f"not measured: rank {missing} runs the step, but does not measure it. Run Rooflight on every rank, or "
+            "leave the measurement out (--no-measure)",
+            MeasurementWarning,
+            stacklevel=2,
+        )
+        return session
     if walls.disturbed and walls.wall_samples_s.sum() <= _CHEAP_S:
         say("timing once more: other programs are running")
         walls = min(walls, timed(), key=lambda each: each.others_share or 0.0)
@@ -194,16 +206,35 @@ def _runs_together(session: Session) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
+class _NotTogetherError(RuntimeError):
+    pass
+
+
+_rounds = 0  # in which all ranks agreed, so as many on each
+
+
 def _longest(seconds: float, together: bool) -> float:
-    """The longest time of all ranks: if each rank used its own, some would run one step more, and wait for ever."""
+    """The longest time of all ranks: if each rank used its own, some would run one step more, and wait for ever. They
+    agree by way of the store, since a collective of ours would meet one of the program's on ranks that do not measure.
+    """
+    global _rounds
     if not together:
         return seconds
-    import torch
     import torch.distributed as dist
+    from torch.distributed.distributed_c10d import PrefixStore, _get_default_store
 
-    longest = torch.tensor(seconds, dtype=torch.float64, device="cuda" if dist.get_backend() == "nccl" else "cpu")
-    dist.all_reduce(longest, dist.ReduceOp.MAX)
-    return float(longest)
+    if dist.get_backend() == "fake":
+        return seconds
+    store = PrefixStore("rooflight.measure", _get_default_store())
+    names = [f"{_rounds}.{rank}" for rank in range(dist.get_world_size())]
+    store.set(names[dist.get_rank()], repr(seconds))
+    try:
+        store.wait(names, timedelta(seconds=PATIENCE_S))
+    except RuntimeError:
+        missing = ", ".join(str(rank) for rank, name in enumerate(names) if not store.check([name]))
+        raise _NotTogetherError(missing) from None
+    _rounds += 1
+    return max(float(store.get(name)) for name in names)
 
 
 def _synchronize(on_cuda: bool) -> None:
