@@ -12,6 +12,7 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
+from rooflight.front.evidence import with_evidence
 from rooflight.front.options import PLAIN, ReadOn, TraceOptions
 from rooflight.front.sources import read_session
 from rooflight.records.estimate import Estimate
@@ -63,7 +64,7 @@ def analyze(
         raise TypeError(f"predictor is {type(predictor).__name__}: pass rl.Predictor(), or leave it out")
     if host is not None and predictor is None:
         raise ValueError("host: only predictions assume one: pass predictor=rl.Predictor() too")
-    analysis = analyze_for(session, find_device(device, session=session, progress=progress), target)
+    analysis = with_evidence(analyze_for(session, find_device(device, session=session, progress=progress), target))
     return analysis if predictor is None else predicted(analysis, predictor, host)
 
 

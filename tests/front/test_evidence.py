@@ -1,0 +1,89 @@
+"""Roofs that a measured step passed are raised, in the analysis and in the stored calibration."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import rooflight as rl
+from rooflight.devices import calibrations
+from rooflight.devices.calibrations import Calibration
+from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.front.evidence import with_evidence
+from rooflight.records.measurement import Measurement
+from rooflight.roofline.analysis import Analysis
+
+ROOFS = Roofs(
+    source="calibration on a toy",
+    matrix_flops_per_s={"float32": 1e12},
+    vector_flops_per_s={"float32": 5e11},
+    memory=(MemoryLevel(name="L2", capacity_bytes=1000, bytes_per_s=5e10), MemoryLevel(name="DRAM", bytes_per_s=4e10)),
+    threads=2,
+)
+CPU = DeviceSpec(name="toy", vendor="", architecture="", kind="cpu", calibrated=ROOFS)
+
+
+def session(seconds: float, program=lambda: torch.empty(10_000_000).add_(1.0)):
+    """One op: 80 MB through memory, which takes 2 ms at 40 GB/s."""
+    with rl.record() as recording:
+        program()
+    found = recording.session
+    times = np.full((1, len(found)), np.nan)
+    times[0, -1] = seconds
+    return replace(found, environment={**found.environment, "fingerprint": "toy"}).with_measurement(
+        Measurement(wall_samples_s=np.array([seconds]), op_samples_s=times, clock="test")
+    )
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
+    calibrations.save(
+        Calibration(fingerprint="toy", device_name="toy", kind="cpu", roofs=ROOFS, measured_at="2026-01-01T00:00:00")
+    )
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_faster_op_raises_memory_in_the_analysis_and_on_disk():
+    analysis = with_evidence(Analysis(session(0.0016), CPU))
+    assert analysis.device.dram_bytes_per_s == pytest.approx(8e7 / 0.0016, rel=1e-3)
+    assert analysis.contradictions == ()
+    assert "DRAM 50.0 GB/s" in analysis.device.roofs_used
+    stored = calibrations.load("toy").roofs
+    assert stored.memory[-1].bytes_per_s == analysis.device.dram_bytes_per_s
+    assert stored.memory[0].bytes_per_s >= 5e10
+    again = with_evidence(Analysis(session(0.0014), replace(CPU, calibrated=stored)))
+    assert again.device.calibrated.source.count("raised") == 1
+    assert calibrations.load("toy").roofs.memory[-1].bytes_per_s == pytest.approx(8e7 / 0.0014, rel=1e-3)
+
+
+@pytest.mark.usefixtures("kept")
+def test_a_faster_product_raises_the_matrix_peak():
+    def product() -> None:
+        torch.mm(a, a)
+
+    a = torch.ones(1024, 1024)
+    analysis = with_evidence(Analysis(session(0.002, product), CPU))
+    assert analysis.device.matrix_peak("float32") == pytest.approx(2 * 1024**3 / 0.002, rel=1e-6)
+    assert analysis.device.dram_bytes_per_s == 4e10
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("seconds", [0.0021, 0.0009], ids=["slower", "more than twice as fast: a cost is wrong"])
+def test_what_proves_nothing_raises_nothing(seconds):
+    before = Analysis(session(seconds), CPU)
+    assert with_evidence(before) is before
+    assert calibrations.load("toy").roofs == ROOFS
+
+
+def test_another_devices_roofs_and_datasheets_stay():
+    gpu = replace(CPU, kind="cuda", calibrated=None, datasheet=ROOFS)
+    before = Analysis(session(0.0016), gpu)
+    assert with_evidence(before) is before
+
+
+def test_roofs_that_cannot_be_kept_are_raised_here(monkeypatch, tmp_path):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "none"))
+    assert with_evidence(Analysis(session(0.0016), CPU)).device.dram_bytes_per_s > 4e10
+    assert not (tmp_path / "none").exists()
