@@ -125,8 +125,8 @@ def test_the_report_says_what_the_bounds_are_with_data_in_the_cache():
     report = report_of(analysis_of((EXP, (0,), (1,)), (MM, (1, 2), (3,)), on=cached(None)))
     (note,) = [note for note in report.notes if "cache" in note]
     assert note == (
-        "L2 (of unknown bandwidth, taken as infinitely fast) can hold part of what the ops move, and all of it in "
-        "0 calls: ops may run faster than main memory's roof when their data are still there. With a full cache: op "
+        "L2 (of unknown bandwidth, taken as infinitely fast) can hold part of what the ops move: "
+        "ops may run faster than main memory's roof when their data are still there. With a full cache: op "
         "bound 128 s, fused bound 128 s, program bound 128 s."
     )
     known = report_of(analysis_of((EXP, (0,), (1,)), on=cached(10.0)))

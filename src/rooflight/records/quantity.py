@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 _LARGE = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
-_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"), (1e-12, "p"))
+_SMALL = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _SIZES = {"TFLOP/s": 1e12, "TOP/s": 1e12, "GB/s": 1e9, "µs": 1e-6, "GiB": 2**30, "MiB": 2**20}
 
 
@@ -33,6 +33,8 @@ class Quantity:
         size = abs(self.value)
         table = _SMALL if self.unit == "s" else _LARGE
         factor, prefix = next(((f, p) for f, p in table if size >= f * 0.9995), table[-1])
+        if self.unit == "s" and size < factor * 0.9995:  # no clock and no bound is that fine
+            return f"<1 {prefix}s"
         return f"{three_digits(self.value / factor)} {prefix}{self.unit}"
 
 
@@ -55,6 +57,8 @@ def count_of(number: int, one: str, many: str = "") -> str:
 
 def percent(share: float) -> str:
     """A share of 1 as a percentage, never rounded up to 100 % nor down to 0."""
+    if -0.0005 < share < 0:
+        return ">-0.1%"
     if share in (0, 1):
         return f"{share:.0%}"
     if 0.9995 <= share < 1:

@@ -25,14 +25,14 @@ Floats = NDArray[np.float64]
 
 class Limiter(StrEnum):
     """What an op's bound is set by. CACHE: moving data that fit a cache, whose speed the bound leaves out: it is the
-    time from main memory. NOTHING: it does no work (a view).
+    time from main memory. NOTHING: a view.
     """
 
     COMPUTE = "compute"
     MEMORY = "memory"
     CACHE = "cache"
     NETWORK = "network"
-    NOTHING = "nothing"
+    NOTHING = "no work"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -204,9 +204,10 @@ def memory_shortage(memory: MemoryFigures, device: str) -> str:
     if capacity is None or peak <= capacity:
         return ""
     over, times = Quantity(peak - capacity, "B"), peak / capacity
+    worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
     return (
         f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
-        f"{over} too much ({times:.1f} devices' worth)."
+        f"{over} too much{worth}."
     )
 
 

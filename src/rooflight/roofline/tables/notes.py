@@ -81,9 +81,9 @@ def _cache_note(analysis: CostedSession) -> Iterable[str]:
         )
         if warm_s < bound_s
     ]
+    whole = f", and all of it in {count_of(resident, 'call')} (limiter cache, where moving it takes longest)"
     yield (
-        f"{_caches(analysis.device)} can hold part of what the ops move, and all of it in "
-        f"{count_of(resident, 'call')}{' (limiter cache, where moving it takes longest)' if resident else ''}: ops may "
+        f"{_caches(analysis.device)} can hold part of what the ops move{whole if resident else ''}: ops may "
         f"run faster than main memory's roof when their data are still there. With a full cache: {', '.join(lowered)}."
     )
 
