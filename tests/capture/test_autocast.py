@@ -81,7 +81,7 @@ def test_gradients_keep_the_dtype_of_their_parameters_and_weights_are_cast_once(
             loss = (layer(x) + layer(x)).sum()
         loss.backward()
     assert layer.weight.grad.dtype is FULL
-    records = recording.session.records
+    records = list(recording.session.records)
     products = [record for record in records if record.signature.name in ("aten::addmm", "aten::mm")]
     assert len(products) == 4
     assert {tensor.dtype for record in products for tensor in record.signature.inputs} == {"bfloat16"}
@@ -138,6 +138,7 @@ def test_torch_is_as_before_also_after_an_error():
     assert state() == before
     assert not torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "AutocastPrivateUse1")
     assert not torch._C._dispatch_tls_is_dispatch_key_included("AutocastPrivateUse1")
+    assert torch._C._dispatch_tls_is_dispatch_key_excluded("AutocastPrivateUse1")
     x = torch.ones(2, 2, device="meta")
     with torch.autocast("cpu", HALF):
         assert (x @ x).dtype is FULL
@@ -156,6 +157,7 @@ def test_a_context_outlives_the_recording_that_it_began_in():
         assert (torch.relu(x) @ x).dtype is FULL  # torch's own again
     torch.relu(x)
     assert not torch._C._dispatch_tls_is_dispatch_key_included("AutocastPrivateUse1")
+    assert torch._C._dispatch_tls_is_dispatch_key_excluded("AutocastPrivateUse1")
 
 
 SCRIPT = """

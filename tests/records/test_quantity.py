@@ -37,11 +37,11 @@ def test_a_share_is_never_rounded_to_all_or_nothing():
     assert percent(1.25) == "125.0%"
 
 
-@given(st.floats(1e-15, 1e22))
 def test_small_losses_have_no_negative_zero():
     assert (percent(-0.0001), percent(-0.01), percent(0.0001)) == (">-0.1%", "-1.0%", "<0.1%")
 
 
+@given(st.floats(1e-15, 1e22))
 def test_three_digits_are_within_half_a_percent(value):
     number, prefixed = str(Quantity(value, "B/s")).split(" ")
     factor = {"E": 1e18, "P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "B": 1}[prefixed[0]]

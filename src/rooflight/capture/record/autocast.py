@@ -143,7 +143,8 @@ def _enter(self: Any) -> Any:
     with _lock:
         _route_casts()
     stack = self.__dict__.setdefault("_rooflight_was_cast", [])
-    stack.append(torch._C._dispatch_tls_is_dispatch_key_included(_KEY))
+    was = torch._C._dispatch_tls_is_dispatch_key_included, torch._C._dispatch_tls_is_dispatch_key_excluded
+    stack.append((was[0](_KEY), was[1](_KEY)))  # Dynamo's guards compare them
     torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
     return entered
@@ -152,8 +153,9 @@ def _enter(self: Any) -> Any:
 def _exit(self: Any, *error: Any) -> Any:
     assert _theirs is not None
     if stack := self.__dict__.get("_rooflight_was_cast"):  # entered before a recording began, it has none
-        included = stack.pop()
+        included, excluded = stack.pop()
         torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
         if not included:
             _casts.clear()
     return _theirs[1](self, *error)
