@@ -46,5 +46,9 @@ def torch_state() -> dict[str, Any]:
     state["Tensor.numpy"] = "numpy" in torch.Tensor.__dict__
     state["storage.resize_"] = "resize_" in torch.UntypedStorage.__dict__
     state["module call"] = torch.nn.Module.__call__
+    state["autocast"] = (torch.autocast.__enter__, torch.autocast.__exit__)
+    state["casts"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "AutocastPrivateUse1")
+    for asked in (torch._C._dispatch_tls_is_dispatch_key_included, torch._C._dispatch_tls_is_dispatch_key_excluded):
+        state[asked.__name__] = asked("AutocastPrivateUse1")
     state["attention"] = torch.nn.functional.scaled_dot_product_attention
     return state

@@ -52,32 +52,33 @@ _NORMS: Final = {"norm.Scalar": "ScalarOpt_dtype", "norm.ScalarOpt_dim": "Scalar
 _lock = RLock()
 _library: Any = None
 _fallthrough: Any = None
-_open = 0  # recordings, and stretches that run as on a GPU
+_open: set[int] = set()  # ids of recordings, and of stretches that run as on a GPU
 _gpu_stretches = 0
 _without_gpu = 0
-_theirs: tuple[Callable[..., Any], Callable[..., Any]] | None = None
+_theirs: dict[str, Callable[..., Any]] = {}
 _casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of parameters, until the outermost context is left
 
 
-def open_autocast() -> None:
-    """Have autocast cast meta tensors too, for each name of a device, until ``close_autocast`` is called as often."""
-    global _open, _theirs
+def open_autocast(owner: object) -> None:
+    """Have autocast cast meta tensors too, for each name of a device, until each owner has closed it."""
     with _lock:
-        _open += 1
-        if _open == 1:
-            _theirs = (autocast.__enter__, autocast.__exit__)
-            autocast.__enter__, autocast.__exit__ = _enter, _exit  # type: ignore[method-assign]
+        _open.add(id(owner))
+        for name, ours in (("__enter__", _enter), ("__exit__", _exit)):
+            if getattr(autocast, name) is not ours:
+                _theirs[name] = getattr(autocast, name)
+                setattr(autocast, name, ours)
 
 
-def close_autocast() -> None:
-    """Undo ``open_autocast``; the last call leaves torch as it was."""
-    global _open, _library
+def close_autocast(owner: object) -> None:
+    """Undo ``open_autocast``, also half of it; the last owner to do so leaves torch as it was."""
+    global _library
     with _lock:
-        _open = max(_open - 1, 0)
-        if _open or _theirs is None:
+        _open.discard(id(owner))
+        if _open:
             return
-        if autocast.__enter__ is _enter:
-            autocast.__enter__, autocast.__exit__ = _theirs  # type: ignore[method-assign]
+        for name, ours in (("__enter__", _enter), ("__exit__", _exit)):
+            if getattr(autocast, name) is ours:
+                setattr(autocast, name, _theirs[name])
         if _library is not None:
             _library.reset()
             _library = None
@@ -110,7 +111,7 @@ def as_on_gpu() -> Iterator[None]:
         (scaler, "_maybe_opt_step", _step),
     ]
     before = [(place, name, getattr(place, name)) for place, name, _ in places]
-    open_autocast()
+    open_autocast(places)
     _gpu_stretches += 1
     try:
         for place, name, ours in places:
@@ -120,7 +121,7 @@ def as_on_gpu() -> Iterator[None]:
         for place, name, theirs in before:
             setattr(place, name, theirs)
         _gpu_stretches -= 1
-        close_autocast()
+        close_autocast(places)
 
 
 def _with_here(module: Any) -> Callable[[], list[str]]:
@@ -137,8 +138,7 @@ def _step(_: Any, optimizer: Any, state: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _enter(self: Any) -> Any:
     global _without_gpu
-    assert _theirs is not None
-    entered = _theirs[0](self)
+    entered = _theirs["__enter__"](self)
     _without_gpu += self.device == "cuda" and not self._enabled and not torch.cuda.is_available()
     with _lock:
         _route_casts()
@@ -151,25 +151,26 @@ def _enter(self: Any) -> Any:
 
 
 def _exit(self: Any, *error: Any) -> Any:
-    assert _theirs is not None
     if stack := self.__dict__.get("_rooflight_was_cast"):  # entered before a recording began, it has none
         included, excluded = stack.pop()
         torch._C._dispatch_tls_set_dispatch_key_included(_KEY, included)
         torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, excluded)
         if not included:
             _casts.clear()
-    return _theirs[1](self, *error)
+    return _theirs["__exit__"](self, *error)
 
 
 def _route_casts() -> None:
     global _library, _fallthrough
     if _fallthrough is None:  # stays: a context may outlive the recording that it began in
-        _fallthrough = torch._C._dispatch_library("IMPL", "_", _KEY, __file__, 0)
-        _fallthrough.fallback(_KEY, torch.library.fallthrough_kernel, False)
+        fallthrough: Any = torch._C._dispatch_library("IMPL", "_", _KEY, __file__, 0)
+        fallthrough.fallback(_KEY, torch.library.fallthrough_kernel, False)
+        _fallthrough = fallthrough
     if _library is None:
-        _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
+        library: Any = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
         for name in sorted(_ruled("cuda") | _ruled("cpu")):
-            _library.impl(name, _KEY, partial(_call, name), False)
+            library.impl(name, _KEY, partial(_call, name), False)
+        _library = library  # whole: an interrupt before it frees what was registered
 
 
 @cache

@@ -39,9 +39,8 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
     DTensor is loaded later, inside the recording, its ops on fake tensors are recorded.
     """
     with _lock:
-        if id(source) not in _open:
-            open_autocast()
         _open[id(source)] = source
+        open_autocast(source)
         route_composites()
         for kind, name, ours in _METHODS:
             if kind.__dict__.get(name) is not ours:
@@ -69,8 +68,8 @@ def unpatch(source: DispatchSource) -> None:
                 warnings.filters.remove(entry)  # type: ignore[attr-defined]
             if isinstance(eval_frame._stance, _EagerWhereRecorded):
                 eval_frame._set_stance(eval_frame._stance.prior)
-        if _open.pop(id(source), None) is not None:
-            close_autocast()
+        close_autocast(source)
+        _open.pop(id(source), None)
         if _open:
             return
         unroute_composites()
