@@ -62,6 +62,30 @@ def test_fake_tensors_record_what_real_ones_do() -> None:
     assert session.environment["device_kind"] == "meta"
 
 
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients_are_recorded_without_values_as_with_them(kind) -> None:
+    def steps(device: str) -> rl.Session:
+        table, ids = kind(100, 8, sparse=True, device=device), torch.zeros(4, 5, dtype=torch.long, device=device)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
+
+        def step() -> None:
+            for _ in range(2):
+                table(ids).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return recorded(step, table)[1]
+
+    def stored(session: rl.Session) -> list[Any]:
+        found = [op.signature for op in session.records]
+        return [(op.name, tensor) for op in found for tensor in (*op.inputs, *op.outputs) if tensor.packing]
+
+    real, meta = steps("cpu"), steps("meta")
+    assert [op.signature.name for op in real.records] == [op.signature.name for op in meta.records]
+    assert stored(real) == stored(meta) != []
+    assert rl.analyze(meta, "H100-SXM5-80GB").coverage.uncosted == ()
+
+
 def test_sizes_that_data_decides_are_unknown_not_fatal() -> None:
     def program() -> None:
         with FakeTensorMode(shape_env=ShapeEnv()):

@@ -8,6 +8,7 @@ later calls with the same kind of arguments return new tensors like its results.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,7 @@ from rooflight.capture.record.signatures import tensors_in
 
 Run = Callable[..., Any]
 
+_aten = torch.ops.aten
 _storage_id = torch._C._storage_id  # type: ignore[attr-defined]
 
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
@@ -41,6 +43,8 @@ def remembering(func: Any, run: Run) -> Run:
 
     A call always runs if its tensors are not plain ones on meta, and while other dispatch modes are active.
     """
+    if getattr(func, "overloadpacket", None) in (_aten.clone, _aten.add_):
+        run = partial(_with_sparse, run)
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.arguments or str(schema.arguments[0].type) != "Tensor":
         return run
@@ -57,6 +61,20 @@ def remembering(func: Any, run: Run) -> Run:
         return run(*args, **kwargs) if _shares_first(args) else args[0]
 
     return _remembering(run, _learn_written, written_again)
+
+
+def _with_sparse(run: Run, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``run``, which copies x or adds to it. On meta torch loses what a COO tensor stores as it copies it, and adds it
+    to no dense one.
+    """
+    if not x.is_meta or x.layout is not torch.sparse_coo:
+        added = args and isinstance(args[0], torch.Tensor) and args[0].layout is torch.sparse_coo
+        return x if added and x.is_meta else run(x, *args, **kwargs)
+    if args:
+        return run(x, *args, **kwargs)
+    sizes, parts = (x.sparse_dim(), x.dense_dim(), x.shape), (x._indices().clone(), x._values().clone())
+    options = {"dtype": x.dtype, "layout": x.layout, "device": x.device, "is_coalesced": x.is_coalesced()}
+    return _aten._sparse_coo_tensor_with_dims_and_tensors(*sizes, *parts, **options)
 
 
 def _remembering(
@@ -121,7 +139,7 @@ def _add(key: list[Any], values: Iterable[Any]) -> None:
     for value in values:
         kind = type(value)
         if kind in _PLAIN:
-            if not value.is_meta or value.dtype.is_complex:
+            if not value.is_meta or value.dtype.is_complex or value.layout is not torch.strided:
                 raise _OddError
             key += value.shape, value.stride(), value.dtype
         elif kind in _VALUES:
