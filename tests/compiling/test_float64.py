@@ -186,3 +186,45 @@ def test_integers_have_no_excuse_and_what_keeps_a_program_from_float64_is_said()
     found = check(made(), made(), (breaks, made()[1]))
     assert found.correct
     assert "ValueError: only once" in found.rounding.failed
+
+
+def test_gradients_that_a_kernel_gives_unasked_do_not_keep_an_op_from_float64() -> None:
+    conv = nn.Conv2d(3, 4, 3)
+    conv.weight.requires_grad_(False)  # oneDNN computes its gradient beside that of the bias
+    with (mode := InFloat64()):
+        conv(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    assert not mode.missing
+    assert conv.bias.grad is not None
+    assert not torch.equal(mode.of(conv.bias.grad), conv.bias.grad.double())
+
+
+def test_the_size_of_what_is_summed_is_known_of_sums() -> None:
+    x, bias = torch.tensor([[3.0, -1.0], [-3.0, 2.0]]), torch.zeros(2, requires_grad=True)
+    with (mode := InFloat64()):
+        out = x.sum()
+        ((x + bias) * x).sum().backward()
+    assert mode.exact({"sum": out, "bias": bias.grad, "x": x})[1] == {"sum": 9.0, "bias": 4.5, "x": 0.0}
+
+
+def test_gradients_that_cancel_are_right_to_the_rounding_of_their_terms() -> None:
+    def opened(how):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+        x = torch.randn(8, 4, 12, 12)
+
+        def step() -> torch.Tensor:
+            model.zero_grad()
+            out = how(model, x)
+            out.sum().backward()
+            return out
+
+        return step, model
+
+    def wrong(model, x):
+        return model(x) + 0.01 * (model[0].bias - model[0].bias.detach()).view(4, 1, 1)
+
+    hows = (lambda model, x: model(x), lambda model, x: model(x.flip(0)).flip(0), wrong)
+    right, mistaken = (check(opened(hows[0]), opened(how), opened(hows[0])) for how in hows[1:])
+    assert right.different
+    assert right.correct
+    assert mistaken.rounding.further == "gradient ['0.bias']"

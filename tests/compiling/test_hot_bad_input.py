@@ -62,19 +62,26 @@ def test_a_call_within_its_time_is_as_without_and_one_that_hangs_ends(thread: bo
     assert run_it(lambda: told(0.1, lambda: hangs(None, None))) == "took longer than 0.1 s"
 
 
-def test_gradients_are_compared_in_units_of_the_largest() -> None:
-    """A sum of a thousand rows may be off by what its terms are rounded by; no wrong row may be."""
-    rows = torch.cat([torch.full((1000, 1), 100.0), torch.full((1, 1), -0.5)])
-    weight = torch.ones(1, requires_grad=True)
+def test_gradients_that_cancel_are_known_to_the_rounding_of_what_they_sum() -> None:
+    """A bias before a batch norm has a gradient of 0 in exact numbers, and one of rounding in each order of summing."""
+    torch.manual_seed(0)
+    image, weight = torch.randn(8, 4, 12, 12), torch.randn(4, 4, 3, 3)
+    bias = torch.zeros(4, requires_grad=True)
 
-    def summed(scale: float) -> Any:
-        return lambda value, of: ((value * of).sum(0) * scale,)
+    def eager(x: torch.Tensor, b: torch.Tensor) -> Any:
+        return (torch.batch_norm(torch.conv2d(x, weight, b), None, None, None, None, True, 0.1, 1e-5, False).relu(),)
 
-    def wrong(value: torch.Tensor, of: torch.Tensor) -> Any:
-        return (summed(1.0)(value, of.detach())[0] + of * 0,)
+    def reordered(x: torch.Tensor, b: torch.Tensor) -> Any:
+        return (eager(x.flip(0), b)[0].flip(0),)
 
-    assert difference(summed(1.0), summed(1.0 + 1e-6), (rows, weight))[0] == ""
-    assert "gradients" in difference(summed(1.0), wrong, (rows, weight))[0]
+    def wrong(x: torch.Tensor, b: torch.Tensor) -> Any:
+        return (eager(x, b)[0] + 0.01 * (b - b.detach()).view(4, 1, 1),)
+
+    message, error = difference(eager, reordered, (image, bias))
+    assert message == ""
+    assert error is not None
+    assert 0 < error < 1e-6  # of what is summed
+    assert difference(eager, wrong, (image, bias))[0].startswith("gradients: the result differs")
 
 
 def test_sizes_of_0_and_1_make_kinds() -> None:

@@ -3,15 +3,18 @@
 Rounding makes a compiled program differ from the eager one, and neither is the truth. Both are therefore compared with
 a float64 run, as torch's own benchmarks do: each op once more, on shadows of its tensors in double precision. The run
 keeps the program's control flow: what it reads as a number, and every integer and boolean, is that of the program's
-own precision.
+own precision. A sum is only known to the rounding of its terms: where these cancel, as in the gradient of a bias before
+a batch norm, which is 0, that is more than the sum itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeGuard
 
 import torch
@@ -30,18 +33,30 @@ _NO_FURTHER: Final = 2.0
 """Errors of rounding of the same program differ by such a factor: torch's own benchmarks allow it."""
 _SHARE: Final = 0.1
 """Of the tolerance of its dtype: an error that is smaller counts as none. Also torch's."""
+_SUMS: Final = {
+    "aten::sum": 0,
+    "aten::convolution_backward": 2,
+    "aten::native_batch_norm_backward": 2,
+    "aten::native_group_norm_backward": 2,
+    "aten::native_layer_norm_backward": 2,
+}
+"""Ops of which one result sums the elements of their first argument, and its place among the results."""
 _LEAST_SCALE: Final = 0.1
 """Of the root mean square of all values: what a tensor's error is held against at least, as some are 0 but for
 rounding (the gradient of a key's bias)."""
 
 Run = Callable[[], Any]
 Opened = tuple[Run, nn.Module | None]
+Exact = tuple[Any, Any]
+"""A value in float64, and, nested alike, the mean size of what each of its tensors sums: 0 for one that is no sum."""
+Kinds = Sequence[tuple[str, Iterable[tuple[Exact, Any, Any]]]]
+"""By kind of value: what is exact, eager and compiled, nested alike."""
 
 
 @dataclass(slots=True)
 class _Seen:
     results: list[Any] = field(default_factory=list)
-    gradients: list[dict[str, Any]] = field(default_factory=list)
+    gradients: list[Any] = field(default_factory=list)
     state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -64,7 +79,7 @@ def check(eager: Opened, compiled: Opened, double: Opened) -> Check:
         result=result,
         state=state,
         steps=STEPS,
-        rounding=_rounding(ours, theirs, double),
+        rounding=rounding(partial(_followed_in_float64, ours, theirs, double)),
     )
 
 
@@ -80,38 +95,40 @@ def _followed(run: Run, model: nn.Module | None) -> _Seen:
     return seen
 
 
-def _rounding(eager: _Seen, compiled: _Seen, double: Opened) -> Rounding:
-    run, model = double
-    truth, mode = _Seen(), InFloat64()
-    try:
-        for number in range(STEPS):
-            torch.manual_seed(number)
-            with mode, sdpa_kernel(SDPBackend.MATH):  # flash attention has no float64 form on GPUs
-                result = _plain(run())
-            truth.results.append(mode.of(result))
-            if model is not None:
-                truth.gradients.append(mode.of(_gradients(model)))
+def _followed_in_float64(eager: _Seen, compiled: _Seen, double: Opened, mode: InFloat64) -> Kinds:
+    (run, model), truth = double, _Seen()
+    for number in range(STEPS):
+        torch.manual_seed(number)
+        with mode.running():
+            result = _plain(run())
+        truth.results.append(mode.exact(result))
         if model is not None:
-            truth.state = mode.of(_state(model))
-        return _errors(truth, eager, compiled, mode)
+            truth.gradients.append(mode.exact(_gradients(model)))
+    return (
+        ("result", zip(truth.results, eager.results, compiled.results, strict=True)),
+        ("gradient", zip(truth.gradients, eager.gradients, compiled.gradients, strict=True)),
+        ("state", [(mode.exact({} if model is None else _state(model)), eager.state, compiled.state)]),
+    )
+
+
+def rounding(follow: Callable[[InFloat64], Kinds]) -> Rounding:
+    """The errors of a program, eager and compiled, beside a float64 run, which ``follow`` makes."""
+    mode = InFloat64()
+    try:
+        return _errors(follow(mode), mode)
     except Exception as error:  # that the program has no float64 form does not make it wrong
         return Rounding(failed=in_one_line(error))
 
 
-def _errors(truth: _Seen, eager: _Seen, compiled: _Seen, mode: InFloat64) -> Rounding:
-    kinds = (
-        ("result", list(zip(truth.results, eager.results, compiled.results, strict=True))),
-        ("gradient", list(zip(truth.gradients, eager.gradients, compiled.gradients, strict=True))),
-        ("state", [(truth.state, eager.state, compiled.state)]),
-    )
+def _errors(kinds: Kinds, mode: InFloat64) -> Rounding:
     most, least, further = 0.0, 0.0, ""
     some = False
     for kind, steps in kinds:
         for wide, one, other in steps:
-            for name, own, theirs, tolerance in _leaf_errors(wide, one, other):
+            for name, own, theirs, noise, tolerance in _leaf_errors(wide, one, other):
                 some = True
                 least, most = max(least, own), max(most, theirs)
-                if not further and not theirs <= _NO_FURTHER * own + _SHARE * tolerance:
+                if not further and not theirs <= _NO_FURTHER * max(own, noise) + _SHARE * tolerance:
                     further = f"{kind} {name}".strip()
     missing = tuple(sorted(mode.missing))
     if not some:
@@ -119,20 +136,23 @@ def _errors(truth: _Seen, eager: _Seen, compiled: _Seen, mode: InFloat64) -> Rou
     return Rounding(eager=least, compiled=most, further=further, missing=missing)
 
 
-def _leaf_errors(wide: Any, one: Any, other: Any) -> Iterator[tuple[str, float, float, float]]:
-    trios = [
-        (keystr(path), truth, own, theirs)
-        for (path, truth), own, theirs in zip(
-            tree_leaves_with_path(wide), tree_leaves(one), tree_leaves(other), strict=True
+def _leaf_errors(exact: Exact, one: Any, other: Any) -> Iterator[tuple[str, float, float, float, float]]:
+    """Of each tensor its name, both errors, the rounding of what it sums, as shares of its scale, and its tolerance."""
+    leaves = [
+        (keystr(path), truth, terms, own, theirs)
+        for (path, truth), terms, own, theirs in zip(
+            tree_leaves_with_path(exact[0]), tree_leaves(exact[1]), tree_leaves(one), tree_leaves(other), strict=True
         )
         if isinstance(own, torch.Tensor) and own.is_floating_point() and own.numel()
     ]
-    sizes = [float(truth.square().sum()) for _, truth, _, _ in trios]
-    count = sum(truth.numel() for _, truth, _, _ in trios)
+    sizes = [float(truth.square().sum()) for _, truth, *_ in leaves]
+    count = sum(truth.numel() for _, truth, *_ in leaves)
     least = _LEAST_SCALE * math.sqrt(sum(sizes) / count) if count else 0.0
-    for (name, truth, own, theirs), size in zip(trios, sizes, strict=True):
+    for (name, truth, terms, own, theirs), size in zip(leaves, sizes, strict=True):
         scale = max(math.sqrt(size / truth.numel()), least) or 1.0
-        yield name, _gap(truth, own) / scale, _gap(truth, theirs) / scale, tolerance_of(own.dtype)
+        noise = torch.finfo(own.dtype).eps * terms
+        scale = terms if noise > scale else scale  # what its terms leave is noise
+        yield name, _gap(truth, own) / scale, _gap(truth, theirs) / scale, noise / scale, tolerance_of(own.dtype)
 
 
 def _gap(truth: Tensor, given: Tensor) -> float:
@@ -173,6 +193,7 @@ _WIDER: Final = {
 _PURGE: Final = 1024
 
 
+
 class InFloat64(TorchDispatchMode):
     """While open, every op runs a second time on float64 shadows of its floating-point arguments.
 
@@ -184,7 +205,7 @@ class InFloat64(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.missing: Counter[str] = Counter()
-        self._shadows: dict[int, tuple[StorageWeakRef, Tensor]] = {}
+        self._shadows: dict[int, tuple[StorageWeakRef, Tensor, float]] = {}
         self._purge_at = _PURGE
 
     def __torch_dispatch__(
@@ -204,8 +225,8 @@ class InFloat64(TorchDispatchMode):
         own = any(isinstance(leaf, torch.Tensor) and not _is_floating(leaf) for leaf in written)
         wide = None if seeded or own else tree_map(self._widened, (args, kwargs))
         result = func(*args, **kwargs)
-        results = [leaf for leaf in tree_leaves(result) if _is_floating(leaf)]
-        changed = [*results, *(leaf for leaf in written if _is_floating(leaf))]
+        results = tree_leaves(result)
+        changed = [leaf for leaf in (*results, *written) if _is_floating(leaf)]
         if not changed:
             return result
         if seeded:
@@ -221,25 +242,43 @@ class InFloat64(TorchDispatchMode):
         with torch.no_grad():
             return tree_map(lambda leaf: self._shadow(leaf).clone() if _is_floating(leaf) else leaf, value)
 
-    def _again(self, func: Any, wide: Any, results: Sequence[Tensor], known: set[int]) -> bool:
+    def exact(self, value: Any) -> Exact:
+        """The same, and the size of what its tensors sum."""
+        known = {key: terms for key, (_, _, terms) in self._shadows.items()}
+        return self.of(value), tree_map(lambda leaf: known.get(_key(leaf), 0.0) if _is_floating(leaf) else 0.0, value)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Follow the program that runs in the block."""
+        with self, sdpa_kernel(SDPBackend.MATH):  # flash attention has no float64 form on GPUs
+            yield
+
+    def _again(self, func: Any, wide: Any, results: Sequence[Any], known: set[int]) -> bool:
         args, kwargs = wide
         if func in (torch.ops.aten._softmax.default, torch.ops.aten._log_softmax.default):
             args = (*args[:2], False)  # half_to_float is of half inputs
         default = torch.get_default_dtype()
         torch.set_default_dtype(torch.float64)  # of factories, and of quotients of integers
         try:
-            answers = [leaf for leaf in tree_leaves(func(*args, **kwargs)) if _is_floating(leaf)]
+            answers = tree_leaves(func(*args, **kwargs))
         except Exception:  # kernels refuse dtypes by errors of many types
             return False
         finally:
             torch.set_default_dtype(default)
-        if [answer.shape for answer in answers] != [result.shape for result in results]:
+        # some kernels give a gradient that nobody asked for, others do not
+        pairs = [
+            (place, result, answer)
+            for place, (result, answer) in enumerate(zip(results, answers, strict=False))
+            if _is_floating(result) and answer is not None
+        ]
+        if len(results) != len(answers) or any(
+            answer.shape != result.shape or answer.dtype is not _WIDER.get(result.dtype) for _, result, answer in pairs
+        ):
             return False
-        if any(answer.dtype is not _WIDER.get(result.dtype) for answer, result in zip(answers, results, strict=True)):
-            return False
-        for result, answer in zip(results, answers, strict=True):
+        for place, result, answer in pairs:
             if _key(result) not in known:  # else it is an argument, written in place
-                self._put(result, answer)
+                summed = _SUMS.get(func._schema.name) == place and result.numel()
+                self._put(result, answer, float(args[0].abs().sum()) / result.numel() if summed else 0.0)
         return True
 
     def _randomly(self, func: Any, args: tuple[Any, ...], changed: Sequence[Tensor]) -> None:
@@ -266,16 +305,18 @@ class InFloat64(TorchDispatchMode):
         if found is None or found[1].untyped_storage().nbytes() != storage.nbytes() * scale:
             flat = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             flat.set_(storage, 0, (storage.nbytes() // tensor.dtype.itemsize,), (1,))
-            found = StorageWeakRef(storage), flat.to(wider, copy=True)
+            found = StorageWeakRef(storage), flat.to(wider, copy=True), 0.0
             self._keep(storage._cdata, found)
         wide = torch.empty(0, dtype=wider, device=tensor.device)
         wide.set_(found[1].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         return wide.conj() if tensor.is_conj() else wide
 
-    def _put(self, tensor: Tensor, value: Tensor) -> None:
+    def _put(self, tensor: Tensor, value: Tensor, terms: float = 0.0) -> None:
         self._shadow(tensor).copy_(value.detach())
+        if key := _key(tensor):
+            self._shadows[key] = *self._shadows[key][:2], terms
 
-    def _keep(self, key: int, entry: tuple[StorageWeakRef, Tensor]) -> None:
+    def _keep(self, key: int, entry: tuple[StorageWeakRef, Tensor, float]) -> None:
         if len(self._shadows) >= self._purge_at:
             self._shadows = {each: known for each, known in self._shadows.items() if not known[0].expired()}
             self._purge_at = 2 * len(self._shadows) + _PURGE

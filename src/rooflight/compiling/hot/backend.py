@@ -6,14 +6,14 @@ And what is asked of Dynamo: to run eagerly what it cannot trace, to forget comp
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any, Final
 
 import torch
 
+from rooflight.compiling.bench.check import InFloat64, Kinds, rounding
 from rooflight.workloads.errors import in_one_line
 from rooflight.workloads.outputs import compare
 
@@ -26,6 +26,7 @@ Inner = Callable[[Graph, list[Any]], Run]
 
 _LOUD: Final = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 _MOST_REASONS: Final = 8
+_KINDS: Final = ("result", "inputs it writes", "gradients")
 
 
 class CheckedBackend:
@@ -114,42 +115,44 @@ class Exchangeable(partial[Any]):
 
 def difference(eager: Run, compiled: Run, args: Sequence[Any]) -> tuple[str, float | None]:
     """How two functions differ on copies of the arguments, from the same random numbers: in what they return, write and
-    pass back. In words, empty where they agree, and as the largest error of ``compare``.
+    pass back. In words, empty where they agree or rounding explains it; and the largest error: of ``compare``, or from
+    float64 where that explains it.
     """
     before = _random_state()
+
+    def followed(function: Run, mode: InFloat64 | None = None) -> Iterable[list[Any]]:
+        _restore(before)
+        return _outcome(function, args, nullcontext if mode is None else mode.running)
+
+    def in_float64(mode: InFloat64) -> Kinds:
+        truth = map(mode.exact, followed(eager, mode))
+        return [(what, [each]) for what, *each in zip(_KINDS, truth, *sides, strict=True)]
+
     try:
-        sides = []
-        for function in (eager, compiled):
-            _restore(before)
-            sides.append(_outcome(function, args))
-        largest = [_largest(gradient) for gradient in sides[0][2]]
-        for _, _, gradients in sides:
-            gradients[:] = [each / unit for each, unit in zip(gradients, largest, strict=True)]
-        for what, ours, theirs in zip(("result", "inputs it writes", "gradients"), *sides, strict=True):
-            found = compare(ours, theirs)
-            if not found.agrees:
-                return f"{what}: {found.message}", found.error
-        errors = [compare(ours, theirs).error for ours, theirs in zip(*sides, strict=True)]
-        return "", max((error for error in errors if error is not None), default=None)
+        sides = [followed(function) for function in (eager, compiled)]
+        found = [compare(ours, theirs) for ours, theirs in zip(*sides, strict=True)]
+        wrong = next((f"{what}: {each.message}" for what, each in zip(_KINDS, found, strict=True) if each.message), "")
+        if wrong and not any(each.why for each in found) and (exact := rounding(in_float64)).explains:
+            return "", exact.compiled
+        return wrong, max((each.error for each in found if each.error is not None), default=None)
     finally:
         _restore(before)
 
 
-def _largest(gradient: torch.Tensor) -> float:
-    """At least 1: a sum over many rows errs in proportion to what is summed, also where it cancels."""
-    largest = float(gradient.abs().max()) if gradient.numel() else 1.0
-    return max(1.0, largest) if math.isfinite(largest) else 1.0
-
-
-def _outcome(function: Run, given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+def _outcome(
+    function: Run, given: Sequence[Any], running: Callable[[], AbstractContextManager[None]]
+) -> tuple[list[Any], list[Any], list[Any]]:
     args, leaves = _copies(given)
-    out = function(*args)
+    with running():
+        out = function(*args)
     several = out if isinstance(out, (list, tuple)) else (out,)
     results = [value for value in several if isinstance(value, (torch.Tensor, bool, int, float))]
     ends = [value for value in results if isinstance(value, torch.Tensor) and value.requires_grad]
     gradients: list[Any] = []
     if ends and leaves:
-        found = torch.autograd.grad(ends, leaves, [_cotangent(value) for value in ends], allow_unused=True)
+        cotangents = [_cotangent(value) for value in ends]
+        with running():
+            found = torch.autograd.grad(ends, leaves, cotangents, allow_unused=True)
         # autograd may leave out a gradient of zeros
         gradients = [torch.zeros_like(leaf) if each is None else each for leaf, each in zip(leaves, found, strict=True)]
     # versions do not say it: eager batch norm writes its statistics without a new one
