@@ -193,7 +193,6 @@ _WIDER: Final = {
 _PURGE: Final = 1024
 
 
-
 class InFloat64(TorchDispatchMode):
     """While open, every op runs a second time on float64 shadows of its floating-point arguments.
 
