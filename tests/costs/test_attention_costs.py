@@ -140,17 +140,33 @@ test_costs = costs(
         causal=True window_size_left=-1 window_size_right=-1 = matrix 7680
     flash_attn::_flash_attn_forward q=2x2x4x16:float16 k=2x8x1x16:float16 v=2x8x1x16:float16 -> 2x2x4x16:float16 2x4x2 |
         causal=True window_size_left=3 window_size_right=0 = matrix 4096
-    # packed sequences are an upper count: 2 * 4 * (12 * 6) * 32
+    # packed sequences of unknown lengths, 12 tokens of 3: 4 each have the fewest pairs, 2 * 4 * (3 * 4 * 4) * 32
     _flash_attention_forward query=12x4x16:bfloat16 key=12x4x16:bfloat16 value=12x4x16:bfloat16 cum_seq_q=4:int32
-        cum_seq_k=4:int32 -> 12x4x16:bfloat16 4x12 | max_q=6 max_k=6 is_causal=False = upper True, matrix 18432
-    # packed causal sequences: 2 * 4 * (2 * 6 * 7 / 2) * 32
+        cum_seq_k=4:int32 -> 12x4x16:bfloat16 4x12 | max_q=6 max_k=6 is_causal=False = upper True, matrix 12288
+    # packed causal sequences: 2 * 4 * (3 * 4 * 5 / 2) * 32
     flash_attn::_flash_attn_varlen_forward query=12x4x16:bfloat16 key=12x4x16:bfloat16 value=12x4x16:bfloat16
         cu_seqlens_q=4:int32 cu_seqlens_k=4:int32 -> 12x4x16:bfloat16 4x12 | max_seqlen_q=6 max_seqlen_k=6 causal=True =
-        matrix 10752
-    # packed backward: 2.5 * 18432
+        matrix 7680
+    # 13 tokens of 3 sequences: 4, 4 and 5 of them, of which each sees itself and one before: 2 * 4 * (7 + 7 + 9) * 32
+    torch_attn::_varlen_attn query=13x4x16:bfloat16 key=13x4x16:bfloat16 value=13x4x16:bfloat16 cu_seq_q=4:int32
+        cu_seq_k=4:int32 -> 13x4x16:bfloat16 4x13 2:uint64 | is_causal=False window_size=(1,0) = upper True, matrix 5888
+    # more keys than queries: each key is seen once at least, 2 * 4 * 20 * 32
+    torch_attn::_varlen_attn query=12x4x16:bfloat16 key=20x4x16:bfloat16 value=20x4x16:bfloat16 cu_seq_q=4:int32
+        cu_seq_k=4:int32 -> 12x4x16:bfloat16 4x12 2:uint64 | is_causal=True window_size=(-1,0) = matrix 5120
+    # in a window not even that: a key of each sequence; read are q, 2 tables of 16 B and 3 keys and values of 128 B
+    torch_attn::_varlen_attn query=12x4x16:bfloat16 key=20x4x16:bfloat16 value=20x4x16:bfloat16 cu_seq_q=4:int32
+        cu_seq_k=4:int32 -> 12x4x16:bfloat16 4x12 2:uint64 | window_size=(1,0) = matrix 768, read 2336
+    # of a pool of pages only the keys of the call's own tokens are certain: q, k and v of 12, and the tables
+    torch_attn::_varlen_attn query=12x4x16:bfloat16 key=9x8x4x16:bfloat16 value=9x8x4x16:bfloat16 cu_seq_q=4:int32
+        cu_seq_k=4:int32 seqused_k=3:int32 block_table=3x4:int32 -> 12x4x16:bfloat16 4x12 2:uint64 |
+        is_causal=True window_size=(-1,0) = matrix 7680, read 4700
+    # packed backward: 2.5 * 12288
     _flash_attention_backward grad_out=12x4x16:bfloat16 query=12x4x16:bfloat16 key=12x4x16:bfloat16
         value=12x4x16:bfloat16 cum_seq_q=4:int32 cum_seq_k=4:int32 out=12x4x16:bfloat16 logsumexp=4x12 ->
-        12x4x16:bfloat16 12x4x16:bfloat16 12x4x16:bfloat16 | max_q=6 max_k=6 is_causal=False = upper True, matrix 46080
+        12x4x16:bfloat16 12x4x16:bfloat16 12x4x16:bfloat16 | max_q=6 max_k=6 is_causal=False = upper True, matrix 30720
+    torch_attn::_varlen_attn_backward grad_out=12x4x16:bfloat16 query=12x4x16:bfloat16 key=12x4x16:bfloat16
+        value=12x4x16:bfloat16 out=12x4x16:bfloat16 lse=4x12 cu_seq_q=4:int32 cu_seq_k=4:int32 ->
+        12x4x16:bfloat16 12x4x16:bfloat16 12x4x16:bfloat16 | is_causal=True window_size=(-1,0) = matrix 19200
     # dense batch of the packed op is exact: the triangle of test_causal_square
     _efficient_attention_forward query=2x8x4x16:bfloat16 key=2x8x4x16:bfloat16 value=2x8x4x16:bfloat16 ->
         2x8x4x16:bfloat16 | custom_mask_type=1 = upper False, matrix 18432

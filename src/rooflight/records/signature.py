@@ -107,10 +107,6 @@ KV_WIDTH: Final = "kv_width"
 CACHE_DTYPE: Final = "cache_dtype"
 """The dtype of the cache of keys and values."""
 
-LEAST_PAIRS: Final = "least_pairs"
-"""True: of packed sequences of unknown lengths the least pairs count, those of equal lengths. A trace has times, which
-no bound may exceed."""
-
 HIDDEN_SIZE: Final = "hidden_size"
 """The width of a model's tokens, without padding."""
 

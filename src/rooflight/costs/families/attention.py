@@ -7,10 +7,8 @@ are recomputed (2.5x forward when Dqk = Dv), or 2x forward with ``recompute`` fa
 to the top left, flash-attn's ``causal`` to the bottom right. What a mask or a score function hides is data: such
 counts are ``upper``. Scores are never stored; the log-sum-exp is, where the op returns it.
 
-Lengths of packed sequences are data that a signature does not hold. In a recording, T tokens in sequences no longer
-than ``max_q`` (``max_seqlen_q``) have at the most T x max_k visible pairs, T (max + 1) / 2 when causal; such counts
-are ``upper``. In a trace, n sequences have at least the pairs of n equal ones. Without cumulative lengths the batch is
-dense and exact.
+Lengths of packed sequences are data that a signature does not hold: n sequences count the least pairs that they can
+have, those of n equal ones. Without cumulative lengths the batch is dense and exact.
 """
 
 from __future__ import annotations
@@ -22,8 +20,7 @@ from math import prod
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import product
 from rooflight.costs.registry import Formula
-from rooflight.costs.rules import Family, clamped_sum, flags, integer, read_bytes
-from rooflight.records import signature as engine_facts
+from rooflight.costs.rules import Family, clamped_sum, flags, integer, integers, read_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
@@ -142,9 +139,10 @@ def torch_mask(op: OpSignature) -> Mask:
 
 def flash_mask(op: OpSignature) -> Mask:
     """The mask of flash-attn's ops: aligned at the ends, windows as the op's arguments give them, -1 for no limit."""
+    sides = op.attribute("window_size_left"), op.attribute("window_size_right")
+    both = integers(op, "window_size")
     left, right = (
-        value if isinstance(value, int) and value >= 0 else None
-        for value in (op.attribute("window_size_left"), op.attribute("window_size_right"))
+        value if isinstance(value, int) and value >= 0 else None for value in (both if len(both) == 2 else sides)
     )
     causal = bool(op.attribute("causal") or op.attribute("is_causal"))
     return Mask(causal=causal, bottom_right=True, left=left, right=right)
@@ -202,11 +200,9 @@ attention_ops.rows(
 
 varlen_ops = Family("attention_varlen", epilogue=True)
 
-LENGTHS_NOTE = "sequence lengths unknown: all taken as the longest"
+LENGTHS_NOTE = "sequence lengths unknown: all taken as equal, which is the least"
 
-EQUAL_NOTE = "sequence lengths unknown: all taken as equal, which is the least"
-
-_CUMULATIVE = ("cum_seq_q", "cu_seqlens_q", "cum_seqlens_q")
+_CUMULATIVE = ("cum_seq_q", "cu_seqlens_q", "cum_seqlens_q", "cu_seq_q")
 
 
 def _is_packed(op: OpSignature) -> bool:
@@ -214,43 +210,32 @@ def _is_packed(op: OpSignature) -> bool:
     return any(tensor.numel for name in _CUMULATIVE for tensor in op.named(name))
 
 
-def _longest(op: OpSignature, side: str, total: int) -> int:
-    """The longest sequence of a packed batch: what the op was given, or all tokens in one."""
-    for name in (f"max_{side}", f"max_seqlen_{side}"):
-        longest = integer(op, name, 0)
-        if longest > 0:
-            return min(longest, total)
-    return total
+def _least(op: OpSignature, heads: Heads) -> tuple[int, int]:
+    """The pairs that packed sequences have at least, and the keys that they read, whatever their lengths are.
 
-
-def _packed_pairs(op: OpSignature, heads: Heads) -> int:
-    """At the most as many pairs as if every sequence were as long as the longest."""
-    if op.attribute(engine_facts.LEAST_PAIRS):
-        return _least_pairs(op, heads)
-    longest_q = _longest(op, "q", heads.num_queries)
-    longest_k = _longest(op, "k", heads.num_keys)
-    if longest_q == 0:
-        return 0
-    return -(-heads.num_queries * _pairs(op, longest_q, longest_k) // longest_q)
-
-
-def _least_pairs(op: OpSignature, heads: Heads) -> int:
-    """Unequal lengths have more pairs than equal ones. Of keys in pages only those of the call's own are certain."""
+    Where each has as many keys as queries, equal lengths have the fewest pairs; so it is for keys in pages, of which
+    only those of the call's own tokens are certain. Otherwise a key is seen by one query, behind windows one key of a
+    sequence.
+    """
     starts = next(tensor for name in _CUMULATIVE for tensor in op.named(name))
     sequences = max(starts.numel - 1, 1)
-    paged = op.input("block_table") is not None
-    queries, keys = heads.num_queries // sequences, (heads.num_queries if paged else heads.num_keys) // sequences
-    return max(sequences * _pairs(op, queries, keys), heads.num_queries if paged else 0)
+    queries, keys, mask = heads.num_queries, heads.num_keys, _packed_mask(op)
+    if queries == keys or op.input("block_table") is not None:
+        length, longer = divmod(queries, sequences)
+        pairs = longer * mask.pairs(length + 1, length + 1) + (sequences - longer) * mask.pairs(length, length)
+        return pairs, queries
+    if mask == Mask(bottom_right=True):
+        return max(queries, keys), keys
+    return (keys, keys) if mask.bottom_right and mask.left is None else (sequences, sequences)
 
 
-def _pairs(op: OpSignature, num_queries: int, num_keys: int) -> int:
-    """Visible pairs of one sequence; the efficient kernels say causal by ``custom_mask_type``: 1 top left, 2 bottom."""
+def _packed_mask(op: OpSignature) -> Mask:
+    """The efficient kernels say causal by ``custom_mask_type``: 1 top left, 2 bottom right."""
     mask_type, window = integer(op, "custom_mask_type", 0), integer(op, "window_size", 0)
-    mask = flash_mask(op)
     if mask_type or window:
         left = window - 1 if window > 0 else None
-        mask = Mask(causal=mask_type > 0, bottom_right=mask_type == 2, left=left)
-    return mask.pairs(num_queries, num_keys)
+        return Mask(causal=mask_type > 0, bottom_right=mask_type == 2, left=left)
+    return flash_mask(op)
 
 
 def varlen(*, at: int = 0, backward: bool = False) -> Formula:
@@ -261,16 +246,18 @@ def varlen(*, at: int = 0, backward: bool = False) -> Formula:
         if _is_packed(op):
             # a paged cache holds its keys as [blocks, block size, Hkv, D]
             heads = replace(Heads.of(query, key, value, sequence_first=True), num_keys=prod(key.shape[:-2]))
-            note = EQUAL_NOTE if op.attribute(engine_facts.LEAST_PAIRS) else LENGTHS_NOTE
-            pairs = _packed_pairs(op, heads)
+            note = LENGTHS_NOTE
+            pairs, read = _least(op, heads)
+            unread = _unread_bytes(op, key, value, heads.num_keys, heads.num_keys - read)
         else:
             # cuDNN's ops keep torch's layout for dense batches, the others flash-attn's
             heads = Heads.of(query, key, value, sequence_first=not op.name.startswith("aten::_cudnn"))
             names = ("bias", "attn_bias", "seqlen_k", "seqused_k", "block_table")
             unknown = ", ".join(name for name in names if op.input(name) is not None)
             note = f"{unknown} not read" if unknown else ""
-            pairs = _pairs(op, heads.num_queries, heads.num_keys)
-        return (attention_backward if backward else attention_forward)(op, heads, pairs, query, note=note)
+            pairs, unread = _packed_mask(op).pairs(heads.num_queries, heads.num_keys), 0
+        rule = attention_backward if backward else attention_forward
+        return rule(op, heads, pairs, query, unread=unread, note=note)
 
     return cost
 
@@ -278,9 +265,10 @@ def varlen(*, at: int = 0, backward: bool = False) -> Formula:
 varlen_ops.rows(
     {
         varlen(): "_flash_attention_forward _efficient_attention_forward _cudnn_attention_forward "
-        "flash_attn::_flash_attn_varlen_forward",
-        varlen(at=1): "_flash_attention_forward_no_dropout_inplace",  # the output first
+        "flash_attn::_flash_attn_varlen_forward torch_attn::_varlen_attn",
+        # the output first
+        varlen(at=1): "_flash_attention_forward_no_dropout_inplace torch_attn::_varlen_attn_out",
         varlen(at=1, backward=True): "_flash_attention_backward _efficient_attention_backward "
-        "_cudnn_attention_backward flash_attn::_flash_attn_varlen_backward",
+        "_cudnn_attention_backward flash_attn::_flash_attn_varlen_backward torch_attn::_varlen_attn_backward",
     }
 )

@@ -1,7 +1,7 @@
 """Modules of other libraries whose kernels bypass the dispatcher: attention, linear layers, norms.
 
 Attention (Transformer Engine's, flash-attn's, Megatron's wrappers of them) is one ``aten::_flash_attention_forward``,
-so windows count, and a causal mask is aligned to the bottom right. Packed sequences are taken as long as the longest.
+so windows count, and a causal mask is aligned to the bottom right. Packed sequences are taken as equally long.
 A mask given as a tensor hides nothing, and the call is marked.
 
 Linear layers are Transformer Engine's, Megatron's wrappers of them, Apex's: x [..., k] @ weight [n, k]^T is one
@@ -20,9 +20,6 @@ from typing import Any
 
 from rooflight.costs.modules import ModuleCall, ModuleOp, ModuleWork, Operand, module_formula
 from rooflight.records.signature import AttributeValue
-
-_LONGEST = {"max_seqlen_q": "max_q", "max_seqlen_k": "max_k", "max_seqlen_kv": "max_k", "max_seqlen": "max_q"}
-
 
 ATTENTION = (
     "DotProductAttention TEDotProductAttention FlashAttention FlashSelfAttention FlashCrossAttention FusedAttention"
@@ -94,12 +91,6 @@ def _settings(call: ModuleCall) -> Iterator[tuple[str, AttributeValue]]:
     if isinstance(window, tuple | list) and len(window) == 2:
         yield "window_size_left", int(window[0])
         yield "window_size_right", int(window[1])
-    for name, attribute in _LONGEST.items():
-        longest = call.arguments.get(name)
-        if isinstance(longest, int) and longest > 0:
-            yield attribute, longest
-            if name == "max_seqlen":
-                yield "max_k", longest
 
 
 NORMS = (

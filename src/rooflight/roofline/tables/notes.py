@@ -41,7 +41,7 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     if assumed := coverage.upper_calls:
         yield (
             f"{count_of(assumed, 'call is', 'calls are')} costed under assumptions about the data: masks hide "
-            "nothing, routing is balanced, sequences are as long as the longest, and what indices, sparse "
+            "nothing, routing is balanced, packed sequences are equally long, and what indices, sparse "
             "tensors or regions pick are different elements."
         )
     for name, calls in analysis.unknown_peaks.items():

@@ -20,7 +20,7 @@ from rooflight.capture.phases import phase
 from rooflight.capture.record.dispatch import is_composite
 from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.recorder import record
-from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, LEAST_PAIRS, AttributeValue, OpSignature
+from rooflight.records.signature import ALGORITHM, COMPUTED_IN, INCOMPLETE, AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, contiguous_strides
 from rooflight.traces.file.trace import HostArgs
 from rooflight.traces.ops.arguments import (
@@ -220,8 +220,6 @@ def _of_inputs(name: str, arguments: Arguments) -> OpSignature:
             attributes += [] if value is None else [(key, value)]
     if "causal" in known and "causal" not in dict(attributes):
         attributes.append(("causal", True))  # traces before torch 2.2 leave it out: it is less work
-    if "cu_seqlens_q" in known:
-        attributes.append((LEAST_PAIRS, True))
     return OpSignature(
         name=name,
         inputs=tuple(inputs.values()),
