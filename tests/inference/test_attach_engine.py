@@ -11,7 +11,7 @@ import pytest
 import torch
 from measured_runs import run_of
 from torch import nn
-from toy_engine import MAPPING, Engine, Phases, Sampler, Scheduler, engine_of
+from toy_engine import MAPPING, Engine, Phases, Sampler, Scheduler, Speculating, engine_of
 
 from rooflight.inference import NullProfiler, Profiler
 from rooflight.inference.engines.mapping import Bucket, EngineMapping, LoopTest, Makes, Reads, Run, Shows, Step
@@ -184,6 +184,32 @@ def test_methods_with_known_names_need_no_mapping(bench):
     assert (summary["stats"]["steps"], summary["stats"]["mean_ms"]) == (2, 5)  # 4 and 6
     assert summary["buckets_engine_avg_ms"] == {"decode": 3, "sampler": 1}
     assert set(summary["problems"]) <= {"no step of a run has tokens: call set_step_tokens() in each"}
+
+
+def test_phases_of_an_engine_that_drafts_and_verifies_at_once(bench):
+    engine, prof = Speculating(bench.spend), bench.profiler
+    prof.attach_engine(engine)
+    with run_of(prof):
+        engine.step()
+        with prof.cpu_bucket_timer("engine.sampling"):
+            pass
+    summary = bench.summary()
+    assert (summary["stats"]["mean_ms"], summary["unattributed_engine_ms"]) == (15, 0)
+    assert not summary["others_detail"]["engine"]
+    assert summary["buckets_engine_avg_ms"] == {
+        "inputs": 5, "prefill": 1, "decode": 1, "draft_and_verify": 1, "verify": 1, "sampler": 2, "postproc": 2,
+        "kv.gather": 1, "kv.delete": 1,
+    }  # fmt: skip
+    assert not [text for text in summary["problems"] if "warm_cache" in text]
+
+
+def test_an_engine_whose_time_is_in_no_bucket_is_said_to_have_methods_without_one(bench):
+    engine, prof = Speculating(bench.spend), bench.profiler
+    prof.attach_engine(engine)
+    with run_of(prof):
+        engine.step("warm_cache")
+    assert [text for text in bench.summary()["problems"] if text.startswith("over 20.0% of the steps of a run is in")
+            and "Speculating (warm_cache, work)" in text]  # fmt: skip
 
 
 class Drafter:

@@ -61,6 +61,7 @@ ENGINE_BUCKET_ORDER: Final = (
     "decode",
     "mixed",
     "draft",
+    "draft_and_verify",
     "verify",
     "sampler",
     "postproc",
@@ -76,6 +77,24 @@ ENGINE_BUCKET_ORDER: Final = (
     "comm.broadcast",
 )
 """Buckets of the engine around the model, in the order of a step."""
+
+_CALLED: Final = {
+    "schedule": "schedule",
+    "inputs": "prepare_inputs pre_prefill pre_draft pre_decode pre_draft_and_verify interleave_mask_tokens",
+    "draft": "draft propose",
+    "draft_and_verify": "draft_and_verify",
+    "verify": "verify evaluate_posterior",
+    "sampler": "sampler sample sample_tokens sampling sampler_draft",
+    "postproc": "postproc postprocess post_process detokenize force_budget",
+    "kv.allocate": "kv_allocate allocate_kv",
+    "kv.gather": "kv_gather gather_kv collate_kv",
+    "kv.insert": "kv_insert insert_kv",
+    "kv.delete": "kv_delete delete_kv free_kv evict",
+    "kv.swap": "kv_swap swap_in swap_out",
+}
+
+ENGINE_METHODS: Final = {name: bucket for bucket, names in _CALLED.items() for name in names.split()}
+"""Names that engines give the phases of a step, with the buckets of these."""
 
 ORDERS: Final[Mapping[Domain, Sequence[str]]] = {
     Domain.MODEL: MODEL_BUCKET_ORDER,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.inference import timers
 from rooflight.inference.bounds import RecordedBounds
@@ -31,6 +31,7 @@ from rooflight.inference.serving import Requests
 from rooflight.inference.step import OnStep, StepContext, rank_and_world
 from rooflight.inference.timers import OFF, BucketTimers, Timer
 from rooflight.machine.timing import Device
+from rooflight.records.quantity import percent
 
 if TYPE_CHECKING:
     from rooflight.devices.spec import DeviceSpec
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from rooflight.inference.engines.model import ModelHooks
 
 _log = logging.getLogger("rooflight")
+
+_UNATTRIBUTED_SHARE: Final = 0.2
+"""Of an engine's steps: from here on the methods that have no bucket are named."""
 
 
 class Profiler:
@@ -156,6 +160,13 @@ class Profiler:
         else:
             self.step.end_run()
             found = self.results.finish(run, meter)
+            rest, step_ms = found.unattributed_engine_ms, found.stats.mean_ms
+            for engine in self._engines:
+                if engine.untimed and rest and step_ms and rest > _UNATTRIBUTED_SHARE * step_ms:
+                    self.problems.note(
+                        f"over {percent(_UNATTRIBUTED_SHARE)} of the steps of a run is in no bucket of the engine: "
+                        f"an EngineMapping can time more methods of {engine.untimed}"
+                    )
             if self.cfg.print_per_run:
                 print_line(run_line(found))
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakSet
 
 from rooflight.capture.time.timed_calls import Arounds, TimedCalls
-from rooflight.inference.config import Domain
+from rooflight.inference.config import ENGINE_METHODS, Domain
 from rooflight.inference.problems import Problems
 from rooflight.inference.result import GraphKind
 
@@ -53,7 +53,8 @@ class Labels(dict[str, Timer]):
         if not isinstance(label, str) or not label:
             return self._refuse(label)
         first, _, rest = label.partition(".")
-        timer = self._make(Domain(first), rest) if rest and first in _DOMAINS else self._make(self._domain, label)
+        domain, name = (Domain(first), rest) if rest and first in _DOMAINS else (self._domain, label)
+        timer = self._make(domain, ENGINE_METHODS.get(name, name) if domain is Domain.ENGINE else name)
         if len(self) < _MOST_LABELS:
             self[label] = timer
         return timer

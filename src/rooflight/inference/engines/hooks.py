@@ -16,6 +16,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
+from rooflight.inference.config import ENGINE_METHODS
 from rooflight.inference.engines.mapping import (
     Bucket,
     Call,
@@ -31,25 +32,11 @@ from rooflight.inference.engines.sglang import SGLANG
 from rooflight.inference.engines.transformers import CONTINUOUS_BATCHING, GENERATE
 from rooflight.inference.engines.vllm import VLLM, VLLM_CORE, VLLM_LLM
 
-_BUCKETS: Final = {
-    "schedule": ("schedule",),
-    "inputs": ("prepare_inputs",),
-    "draft": ("draft", "propose"),
-    "verify": ("verify",),
-    "sampler": ("sampler", "sample", "sample_tokens"),
-    "postproc": ("postproc", "postprocess", "post_process", "detokenize"),
-    "kv.allocate": ("kv_allocate", "allocate_kv"),
-    "kv.gather": ("kv_gather", "gather_kv"),
-    "kv.insert": ("kv_insert", "insert_kv"),
-    "kv.delete": ("kv_delete", "free_kv", "evict"),
-    "kv.swap": ("kv_swap", "swap_in", "swap_out"),
-}
-
 _BY_NAME: Final[dict[str, Role]] = {
     "step": Step(optional=True),
     "prefill": Bucket("prefill", step_of_phase="prefill", optional=True),
     "decode": Bucket("decode", step_of_phase="decode", optional=True),
-} | {name: Bucket(bucket, optional=True) for bucket, names in _BUCKETS.items() for name in names}
+} | {name: Bucket(bucket, optional=True) for name, bucket in ENGINE_METHODS.items()}
 
 PHASE_METHODS: Final = EngineMapping(
     name="phase methods",
@@ -114,7 +101,10 @@ class AttachedEngine:
         self._steps.detach_parts = self._detach_parts
         self._hooks: list[Any] = []
         self._parts: list[_Part] = []
-        self._hook_all(engine, mapping_for(engine, mapping), self._hooks)
+        chosen = mapping_for(engine, mapping)
+        self._hook_all(engine, chosen, self._hooks)
+        others = [name for name in _methods_of(engine) if name not in chosen.methods]
+        self.untimed = f"{type(engine).__name__} ({_few(others)})" if others and chosen is PHASE_METHODS else ""
 
     def remove(self) -> None:
         """Take the hooks out; a step that they have open ends, if it is this thread's."""

@@ -63,6 +63,10 @@ class ModelHooks:
             raise ValueError(f"this {type(model).__name__} is attached already: detach() first")
         placed = [each for each in placed_modules(model, lora=lora) if each.module not in self._modules]
         self._say_what_is_unknown(model, placed)
+        if lora and not any(each.bucket.endswith(".lora") for each in placed):
+            self._timers.problems.note(
+                f"attach_model: no layer of {type(model).__name__} has modules of LoRA: its time is the layers'"
+            )
         number = len(self._handles)
         try:
             for each in placed:

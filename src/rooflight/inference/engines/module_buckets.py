@@ -1,4 +1,4 @@
-"""Which bucket the time of each module of a decoder belongs to, by the names that transformers gives modules.
+"""Which bucket the time of each module of a decoder belongs to, by the names of transformers and gpt-fast.
 
 Modules that the table names are timed as a whole. A module around them is timed too, and what it does itself, apart
 from them, is named by what it holds: around the projections of attention ``attn.compute``, around those of an MLP
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.capture.time.timed_calls import compiled_code
 from rooflight.inference.config import MODEL_BUCKET_ORDER
+from rooflight.inference.engines.module_shapes import adapter_of, buckets_by_shape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,24 +42,25 @@ def register_module_bucket(name: str, bucket: str) -> None:
 
 
 _SHIPPED: Final[Mapping[str, str]] = {
-    "embed": "embed_tokens embed_positions embed_in wte wpe word_embeddings project_in",
-    "attn.qkv_proj": "q_proj k_proj v_proj qkv_proj query_key_value c_attn Wqkv",
+    "embed": "embed_tokens tok_embeddings embed_positions embed_in wte wpe word_embeddings project_in",
+    "attn.qkv_proj": "q_proj k_proj v_proj qkv_proj query_key_value c_attn Wqkv wqkv wq wk wv",
     "attn.qk_norm": "q_norm k_norm q_layernorm k_layernorm",
     "attn.rope": "rotary_emb",
     "attn.o_proj": " ".join(
-        ("o_proj", *(f"{attention}.{name}" for attention in _ATTENTION for name in ("c_proj", "dense", "out_proj")))
+        ("o_proj", "wo", *(f"{each}.{name}" for each in _ATTENTION for name in ("c_proj", "dense", "out_proj")))
     ),
     "mlp.router": "mlp.gate block_sparse_moe.gate router shared_expert_gate",
-    "mlp.gate_up_proj": "gate_proj up_proj gate_up_proj mlp.c_fc fc1 fc_in dense_h_to_4h",
+    "mlp.gate_up_proj": "gate_proj up_proj gate_up_proj w13 w1 w3 mlp.c_fc fc1 fc_in dense_h_to_4h",
     "mlp.act": "act_fn activation_fn mlp.act gelu_impl",
     "mlp.experts": "experts",
-    "mlp.down_proj": "down_proj mlp.c_proj fc2 fc_out dense_4h_to_h",
+    "mlp.down_proj": "down_proj w2 mlp.c_proj fc2 fc_out dense_4h_to_h",
     "norm": "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm norm ln_1"
-    " ln_2 ln_f ln_attn ln_mlp final_layer_norm final_layernorm self_attn_layer_norm word_embeddings_layernorm",
+    " attention_norm ffn_norm ln_2 ln_f ln_attn ln_mlp final_layer_norm final_layernorm self_attn_layer_norm"
+    " word_embeddings_layernorm",
     "lm_head": "lm_head embed_out project_out",
 }
 """Names of modules by bucket, as in Llama, Qwen, Mistral, Mixtral, Gemma, Phi, OPT, GPT-2, GPT-J, GPT-NeoX, Falcon,
-Bloom, StarCoder, OLMo, StableLM and Cohere of transformers 5.
+Bloom, StarCoder, OLMo, StableLM and Cohere of transformers 5, and in gpt-fast.
 """
 
 for _bucket, _names in _SHIPPED.items():
@@ -98,16 +100,17 @@ class Placed:
 def placed_modules(model: nn.Module, *, lora: bool) -> tuple[Placed, ...]:
     """The modules of a model to be timed, each once. ``lora``: time adapters apart, in ``<bucket>.lora``.
 
-    A module that has no parts and no name of the table is in a bucket called as its class.
+    A module without a name of the table is known by its shapes, or is in a bucket called as its class.
     """
-    walk = _Walk(lora=lora)
+    walk = _Walk(buckets_by_shape(model, lambda path: _named(path, "")), lora=lora)
     walk.place(model, "", None)
     return tuple(walk.found)
 
 
 class _Walk:
-    def __init__(self, *, lora: bool) -> None:
+    def __init__(self, by_shape: Mapping[int, str], *, lora: bool) -> None:
         self.found: list[Placed] = []
+        self._by_shape = by_shape
         self._lora = lora
         self._seen: set[int] = set()
 
@@ -117,12 +120,12 @@ class _Walk:
         if id(module) in self._seen or kind in _IDLE:
             return None
         self._seen.add(id(module))
-        bucket = _named(path, kind) or inherited
+        bucket = _named(path, kind) or inherited or self._by_shape.get(id(module))
         if kind in _CONTAINERS:
             inside = {self.place(child, f"{path}.{name}", bucket) for name, child in module.named_children()}
             return bucket or ("residual" if inside & {"residual", COMPILED} else None)
         if bucket is not None and bucket not in _MEASURED_AROUND:
-            adapted = _has_adapter(module) and not is_compiled(module)
+            adapted = self._lora and not is_compiled(module)
             return self._adapted(module, path, bucket) if adapted else self._add(path, module, bucket)
         if is_compiled(module):
             return self._add(path, module, COMPILED)
@@ -139,18 +142,16 @@ class _Walk:
         return None
 
     def _adapted(self, module: nn.Module, path: str, bucket: str) -> str:
-        """A layer with LoRA. What peft wraps is ``base_layer``, and all that the wrapper does itself is LoRA's."""
-        parts = dict(module.named_children())
-        base = parts.get("base_layer")
-        if self._lora and base is not None:
+        """A layer, maybe with LoRA. Where its base is a part of it, all that it does itself is LoRA's."""
+        base, adapters = adapter_of(module)
+        if base is not None and adapters:
             self._add(path, module, f"{bucket}.lora")
-            self._add(f"{path}.base_layer", base, bucket)
-            return bucket
+            name = next(name for name, part in module.named_children() if part is base)
+            return self._add(f"{path}.{name}", base, bucket)
         self._add(path, module, bucket)
-        if self._lora:
-            for name, child in parts.items():
-                if name.startswith("lora_"):
-                    self._add_all(f"{path}.{name}", child, f"{bucket}.lora")
+        for name, child in module.named_children():
+            if child in adapters:
+                self._add_all(f"{path}.{name}", child, f"{bucket}.lora")
         return bucket
 
     def _add_all(self, path: str, module: nn.Module, bucket: str) -> None:
@@ -175,11 +176,6 @@ def buckets_inside(module: Any) -> tuple[str, ...]:
 def is_compiled(module: Any) -> bool:
     """Whether torch.compile wraps a module, or compiled it in place."""
     return type(module).__name__ == "OptimizedModule" or compiled_code(module) is not None
-
-
-def _has_adapter(module: nn.Module) -> bool:
-    names = [name for name, _ in module.named_children()]
-    return any(name.startswith(("lora_A", "lora_B", "lora_embedding_A")) for name in names)
 
 
 def _named(path: str, kind: str) -> str | None:
