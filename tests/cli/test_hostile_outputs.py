@@ -60,10 +60,24 @@ def test_a_null_device_swallows_it_and_stays_one(analyze, tmp_path, option):
 def test_a_full_disk_is_one_line_with_the_file_and_the_cause(analyze, tmp_path, option):
     full = device(tmp_path / "full", 1, 7)
     code, shown, said = analyze(option, full)
-    assert ("Speed of light" in shown) == (option != "--save")  # what was measured is not lost with the file
+    assert "Speed of light" in shown  # what was measured is not lost with the file
     assert (code, said) == (1, f"rooflight: {full}: No space left on device\n")
     assert full.is_char_device()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full", "in"]
+
+
+def test_what_can_be_written_is_and_all_that_cannot_is_named(run, saved, tmp_path):
+    full, broken, good = device(tmp_path / "full", 1, 7), tmp_path / "broken.py", tmp_path / "a.html"
+    broken.write_text("def text(report):\n    return 1 / 0\n")
+    words = ("--json", full, "--save", full.with_name("b"), "--render", f"{broken}:text=c", "--html", good)
+    (tmp_path / "b").symlink_to(full)
+    code, shown, said = run("analyze", saved, "--device", "H100-SXM5-80GB", *words)
+    assert code == 1
+    assert "Speed of light" in shown
+    check("--html", good.read_bytes())
+    for text in (f"{full}: No space left on device; ", f"{full.with_name('b')}: No space", "ZeroDivisionError"):
+        assert text in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", OPTIONS)

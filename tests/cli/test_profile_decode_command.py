@@ -11,9 +11,11 @@ from itertools import pairwise
 
 import msgspec
 import pytest
+from full_disk import full_disk
 
 from rooflight.cli.progress import spinner
 from rooflight.front.device import log_progress
+from rooflight.inference import saving
 from rooflight.inference.generation import job as decode_job
 from rooflight.inference.result import SummaryDocument
 from rooflight.inference.saving import read_summary
@@ -197,27 +199,35 @@ def test_a_hostile_run_name_stays_in_its_folder(profile, tmp_path):
     assert [each.name for each in (tmp_path / "out").iterdir()] == ["_._.._evil_ name"]
 
 
-def test_a_full_disk_keeps_the_results_elsewhere(profile, tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_results_elsewhere(profile_ends, tmp_path, monkeypatch):
     """The folder is made, and each write to it fails; another file system has room."""
-    from rooflight.inference import saving
+    real = saving.write_all
 
-    real = saving.write_whole
+    def full(folder, contents):
+        if tmp_path in folder.parents:
+            raise OSError(28, "No space left on device", str(folder))
+        real(folder, contents)
 
-    def full(path, content):
-        if tmp_path in path.parents:
-            raise OSError(28, "No space left on device", str(path))
-        real(path, content)
-
-    monkeypatch.setattr(saving, "write_whole", full)
+    monkeypatch.setattr(saving, "write_all", full)
     elsewhere = tmp_path.with_name(f"{tmp_path.name}_elsewhere")
     elsewhere.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(elsewhere))
-    out = profile(*TINY)
-    text = " ".join(out.split())
-    assert "No space left on device" in text
+    code, out, said = profile_ends(*TINY)
+    assert "No space left on device" in " ".join(out.split())
     (folder,) = elsewhere.iterdir()
+    assert code == 1
+    assert said.endswith(f"rooflight: {tmp_path / 'out' / 'r'} cannot be written: results are in {folder}\n")
     assert {"summary.json", "report.md", "config.json", "trace.json"} <= {each.name for each in folder.iterdir()}
     assert read_summary(folder).meta.output_dir == str(folder)
+
+
+def test_results_that_can_be_written_nowhere_are_shown(profile_ends, tmp_path):
+    with full_disk():
+        code, shown, said = profile_ends(*TINY)
+    assert "Model bucket breakdown" in shown
+    assert code == 1
+    assert said.endswith("r cannot be written: results are nowhere\n")
+    assert not list((tmp_path / "out").glob("r/*"))
 
 
 def test_without_transformers(profile_ends, monkeypatch):

@@ -108,7 +108,7 @@ SAMPLE = [
     ("gemm --list --cpu", "--cpu: --list samples nothing"),
     ("--write-config --executor slurm", "--executor: --write-config samples nothing"),
     ("--write-config --list", "--write-config: --list samples nothing"),
-    ("gemm --cpu --json x", "--json: for --list"),
+    ("gemm --cpu --json x", "--json: only --list has a report"),
     ("gemm --cpu --address x", "--address: for --executor ray"),
     ("gemm --cpu --submit", "--submit: for --executor slurm"),
     ("gemm --cpu --sweep test --budget 5m", "--budget: --sweep test samples all"),

@@ -125,19 +125,19 @@ def test_a_folder_that_cannot_be_made(tmp_path, monkeypatch, caplog):
 def test_a_full_disk(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     prof = measured(tmp_path / "out")
-    from rooflight.records.files import write_whole
+    from rooflight.records.files import write_all
 
     def full(path, text):
         if path.is_relative_to(tmp_path / "out"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        write_whole(path, text)
+        write_all(path, text)
 
-    monkeypatch.setattr("rooflight.inference.saving.write_whole", full)
+    monkeypatch.setattr("rooflight.inference.saving.write_all", full)
     folder = prof.save_all()
     assert folder is not None
     assert (folder / "report.md").exists()
     assert "No space left on device" in caplog.text
-    monkeypatch.setattr("rooflight.inference.saving.write_whole", lambda *_: full(tmp_path / "out", ""))
+    monkeypatch.setattr("rooflight.inference.saving.write_all", lambda *_: full(tmp_path / "out", ""))
     assert prof.save_all() is None  # nowhere at all: said, and no more
     assert prof.save_config() is None
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 from device_files import device
 
-from rooflight.records.files import whole_file, write_whole
+from rooflight.records.files import whole_file, write_all, write_whole
 
 
 def test_text_and_bytes_are_written_as_they_are(tmp_path):
@@ -164,3 +164,16 @@ def test_a_file_that_cannot_grow_is_named_and_nothing_of_it_is_left(tmp_path):
     assert done.stdout == f"File too large {tmp_path}/old\nFile too large {tmp_path}/new\n"
     assert [path.name for path in tmp_path.iterdir()] == ["old"]
     assert (tmp_path / "old").read_text() == "old"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_folder_of_files_is_written_whole_or_not_at_all(tmp_path, there):
+    folder = tmp_path / "tables"
+    if there:
+        write_all(folder, {"a": "old a", "b": b"old b"})
+    too_long = "n" * 300
+    with pytest.raises(OSError, match="too long"):
+        write_all(folder, {"a": "new a", too_long: "", "b": "new b"})
+    assert folder.exists() == there
+    if there:
+        assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "old a", "b": "old b"}

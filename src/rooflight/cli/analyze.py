@@ -94,19 +94,26 @@ def analyze(
       rooflight analyze folder/of/traces --executor ray
     """
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
+    from rooflight.traces.file.discovery import traces_in
 
     outputs = output.open(save=output.save)
     if output.top < 1:
         raise ValueError(f"--top {output.top}: ask for at least 1 row")
     notes = []
+    outputs.spare(path for each in target if Path(each).is_dir() for path in traces_in(Path(each)))
     if len(target) == 1 and is_folder_of_traces(target[0]) and (alone := only_trace_in(target[0])) is not None:
         target, notes = [alone], [f"Of {target[0]} the only trace was taken: {Path(alone).name}."]
     several = len(target) > 1 or is_folder_of_traces(target[0])
     _check(measured, trace, read_on, output, several=several)
     asked = _Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top)
+    failed: list[Exception] = []
     with running(outputs) as progress:
-        report = asked.of_ranks(read_on, progress) if several else asked.of_one(measured, output.save, notes, progress)
-    outputs.write(report)
+        report = (
+            asked.of_ranks(read_on, progress)
+            if several
+            else asked.of_one(measured, output.save, notes, failed, progress)
+        )
+    outputs.write(report, failed)
 
 
 def _check(
@@ -151,8 +158,14 @@ class _Asked:
         return ranks_report(ranked, top=self.top)
 
     def of_one(
-        self, measured: MeasureOptions, save: Path | None, notes: list[str], progress: Callable[[str], None]
+        self,
+        measured: MeasureOptions,
+        save: Path | None,
+        notes: list[str],
+        failed: list[Exception],
+        progress: Callable[[str], None],
     ) -> Report:
+        """The report; why the session could not be saved is added to ``failed``."""
         from rooflight.front.sessions import predicted
         from rooflight.front.targets import analyze_target
         from rooflight.roofline.tables.report import report_of
@@ -171,7 +184,10 @@ class _Asked:
         )
         if save is not None:
             progress(f"saving {save}")
-            analysis.session.save(save)
+            try:
+                analysis.session.save(save)
+            except OSError as error:  # the report is still worth having
+                failed.append(error)
         if predictor is not None:
             progress("predicting")
             analysis = predicted(analysis, predictor, host)

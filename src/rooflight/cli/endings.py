@@ -83,6 +83,9 @@ def _finished(run: Callable[[], int | None]) -> int:
 def _ending(stop: BaseException) -> tuple[int, str]:
     text = " ".join(str(stop).split()) or type(stop).__name__
     code = USER_MISTAKE
+    if isinstance(stop, ExceptionGroup):
+        codes, texts = zip(*map(_ending, stop.exceptions), strict=True)
+        return min(codes), "; ".join(texts)
     if isinstance(stop, Interrupted | KeyboardInterrupt | typer.Abort):
         remains = text if isinstance(stop, Interrupted) else "nothing was left half-written"
         code, text = INTERRUPTED, f"interrupted: {remains}"

@@ -15,6 +15,7 @@ from rooflight.cli.progress import spinner
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
+    from rooflight.front.measured import MeasuredFiles
     from rooflight.records.report import Report
 
 
@@ -59,17 +60,26 @@ def fit(
       rooflight fit sampling_data --on shipped --out models
       rooflight predict gemm --m 512 --n 512 --k 512 --device cpu --models models
     """
+    from rooflight.front.measured import find_measured
+
     outputs = output.open()
     check_folder("--out", models.out)
     with spinner() as progress, interrupted(f"no model was written to {models.out}"):
-        save = _learned(data, device, models, progress)
+        # each file once: of a row that is there twice, one copy would be learned from while the other is held out
+        found = find_measured(data)
+        outputs.spare([*found.tables, *found.sessions])
+        save = _learned(data, found, device, models, progress)
     outputs.write(save())
 
 
 def _learned(
-    data: list[Path], device: str | None, models: FitOptions, progress: Callable[[str], None]
+    data: list[Path],
+    found: MeasuredFiles,
+    device: str | None,
+    models: FitOptions,
+    progress: Callable[[str], None],
 ) -> Callable[[], Report]:
-    from rooflight.front.measured import find_measured, read_measured
+    from rooflight.front.measured import read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
     from rooflight.prediction.fit.refusals import refuse_impossible, refuse_two_devices, refuse_two_groups
@@ -82,8 +92,6 @@ def _learned(
     root = None if models.on is None else base_of(models.on)
     if root is not None and models.trees_only:
         raise ValueError("--trees-only: rows on top of other models are kept as shapes: leave out --on or --trees-only")
-    # each file once: of a row that is there twice, one copy would be learned from while the other is held out
-    found = find_measured(data)
     files = read_for_fit(found.tables, keep_flagged=models.keep_flagged, progress=progress, processes=True)
     sessions = read_measured(found.sessions, device, progress)
     faster = [] if models.keep_flagged else [finding for session in sessions for finding in lint_ops(session)]

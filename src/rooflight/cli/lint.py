@@ -49,6 +49,7 @@ def lint(
         raise ValueError(f"--top {top}: ask for at least 1 row")
     with spinner() as progress:
         files = find_measured(data)
+        outputs.spare([*files.tables, *files.sessions])
         tables: list[MeasuredTable] = []
         for path in files.tables:
             progress(f"reading {path.name}")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass, replace
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -34,17 +35,20 @@ class Output:
     render: Annotated[
         tuple[str, ...], Option("Write the report with a renderer of yours, FILE.py:FUNCTION.", "RENDERER=FILE")
     ] = ()
+    reads: tuple[Path, ...] = ()  # files that other words of the command line name
 
     def open(self, **others: Path | None) -> Outputs:
         """Check now what will be written. ``others`` are the verb's own files, by option. Raises ValueError."""
         from rooflight.reporting.output import Outputs
 
         given = {name: getattr(self, name) for name in OUTPUTS}
-        return Outputs(**given, others={f"--{name}": file for name, file in others.items()})
+        return Outputs(**given, others={f"--{name}": file for name, file in others.items()}, reads=list(self.reads))
 
 
-OUTPUTS = frozenset(field.name for field in fields(Output))
+OUTPUTS = frozenset(field.name for field in fields(Output)) - {"reads"}
 """Parameters of a verb that say where its report goes."""
+_WRITTEN: Final = OUTPUTS - {"render"} | {"save", "out", "output_dir"}
+"""Parameters whose words name what is written. A renderer is read, until the ``=``."""
 
 
 class Command(TyperCommand):
@@ -78,7 +82,9 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def run(**words: Any) -> None:
+        reads = tuple(_files_in(word for name, word in words.items() if name not in _WRITTEN))
         made = {name: _made(kind, words) for name, kind in classes.items()}
+        made |= {name: replace(each, reads=reads) for name, each in made.items() if isinstance(each, Output)}
         function(**made, **{name: word for name, word in words.items() if name in own})
 
     run.__dict__.pop("__wrapped__")  # typer would read the function's own parameters
@@ -116,6 +122,14 @@ def _made(kind: type, words: Mapping[str, Any]) -> object:
     lists = {name: tuple(word) for name, word in given.items() if isinstance(word, list)}
     unset = {field.name for field in fields(kind) if isinstance(field.default, tuple)} - lists.keys()
     return kind(**{name: word for name, word in (given | lists).items() if name not in unset})
+
+
+def _files_in(words: Iterable[Any]) -> Iterator[Path]:
+    """The files that words name: ``a.session``, ``train.py:make_step``, ``my.py:render=out.txt``."""
+    for text in {text for word in words if isinstance(word, str | Path | list) for text in _texts(word)}:
+        ends = [place for place, letter in enumerate(text) if letter in ":="]
+        with suppress(ValueError, OSError):  # names that no file can have
+            yield from (path for end in (*ends, len(text)) if (path := Path(text[:end])).is_file())
 
 
 def arguments_of(context: typer.Context, **changed: Any) -> list[str]:

@@ -50,6 +50,7 @@ def profile_decode(
     check_folder("--output-dir", runs.output_dir)
     with running(outputs, redraws=False) as progress:
         job = DecodeJob(target, loop, runs, progress=progress, command=shlex.join(sys.argv))
+        outputs.spare(folder=job.folder)
         try:
             job.run()
         except KeyboardInterrupt as stop:
@@ -57,5 +58,5 @@ def profile_decode(
         if not job.collects:
             return
         progress("writing the report")
-        report = job.report()
-    outputs.write(report)
+        report, failed = job.report()
+    outputs.write(report, failed)

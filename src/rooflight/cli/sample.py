@@ -150,7 +150,7 @@ def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleEx
     if asked.list_:
         refuse(context, every - {"list_", "operators", *OUTPUTS}, "--list samples nothing")
         return
-    refuse(context, OUTPUTS, "for --list: samples are kept in sampling_data")
+    refuse(context, OUTPUTS, f"only --list has a report to write; the rows go to {asked.out / 'sampling_data'}")
     if asked.write_config:
         refuse(context, every - {"write_config", "operators", "out"}, "--write-config samples nothing")
     refuse_elsewhere(context, where.executor)

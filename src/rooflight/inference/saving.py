@@ -39,7 +39,7 @@ from rooflight.inference.serving import Requests
 from rooflight.inference.sums import BucketTime
 from rooflight.inference.timers import Graphs
 from rooflight.records.document import encoded
-from rooflight.records.files import write_whole
+from rooflight.records.files import write_all
 from rooflight.records.measurement import Spread
 from rooflight.records.report import Report, share
 from rooflight.records.visible import visible
@@ -106,24 +106,18 @@ def save_config(document: ConfigDocument, folder: Path, problems: Problems) -> P
 def write(texts: Mapping[str, str], folder: Path, problems: Problems) -> Path | None:
     """Write files into a folder, or into a new temporary one. Returns where they are, None if nowhere."""
     try:
-        _write_to(folder, texts)
+        write_all(folder, texts)
         return folder
     except (OSError, ValueError) as error:
         problems.error("writing results", error)
     try:
         other = Path(tempfile.mkdtemp(prefix="rooflight-"))
-        _write_to(other, texts)
+        write_all(other, texts)
     except OSError as error:
         problems.error("writing results to a temporary folder", error)
         return None
     _log.warning("rooflight: results are in %s, since %s cannot be written", other, folder)
     return other
-
-
-def _write_to(folder: Path, texts: Mapping[str, str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        write_whole(folder / name, text)
 
 
 def read_summary(path: Path) -> SummaryDocument:
@@ -187,8 +181,7 @@ def merge_ranks(folder: str | Path) -> Path:
     if not ranks:
         raise ValueError(f"{folder} has no rank<n>/{SUMMARY}: give the folder of a run whose ranks all collected")
     report = report_of(_merged(folder, ranks))
-    write_whole(folder / SUMMARY, find("json")(report))
-    write_whole(folder / REPORT, find("markdown")(report))
+    write_all(folder, {SUMMARY: find("json")(report), REPORT: find("markdown")(report)})
     return folder
 
 
@@ -198,7 +191,7 @@ def merge_saved(folder: Path, rank: int, problems: Problems) -> None:
         whole = folder if rank == 0 else folder.parent
         first = whole / "rank0"
         if rank == 0:
-            _write_to(first, {SUMMARY: (folder / SUMMARY).read_text(encoding="utf-8")})
+            write_all(first, {SUMMARY: (folder / SUMMARY).read_text(encoding="utf-8")})
         if (first / SUMMARY).exists():
             merge_ranks(whole)
     except Exception as error:

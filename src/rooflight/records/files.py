@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from stat import S_ISREG
 from typing import IO
@@ -27,6 +27,26 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Write ``content``, text in UTF-8, to ``path`` as ``whole_file`` does. Raises OSError if that fails."""
     with whole_file(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_all(folder: Path, contents: Mapping[str, str | bytes]) -> None:
+    """Write files into a folder, which is made if it is not there: all of them, or none if one of them fails.
+
+    Raises OSError as ``write_whole`` does.
+    """
+    before = folder.is_dir()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as files:
+            for name, content in contents.items():
+                file = files.enter_context(whole_file(folder / name))
+                file.write(content.encode() if isinstance(content, str) else content)
+                file.flush()  # a full disk shows now, before a file takes its place
+    except BaseException:
+        if not before:
+            with suppress(OSError):  # somebody else's files are in it
+                folder.rmdir()
+        raise
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from rooflight.records.files import naming, write_whole
+from rooflight.records.files import naming, write_all, write_whole
 from rooflight.records.report import Report
 from rooflight.reporting.encoding import degrading
 from rooflight.reporting.json import ascii_json
@@ -26,7 +26,8 @@ class _Target(NamedTuple):
 class Outputs:
     """The formats that a user asked for, each with a file, or ``"-"`` for standard output; ``csv`` is a folder, for a
     file a table. ``render`` has ``renderer=file`` for formats without an option of their own (``renderers.find``).
-    ``others`` are the files that the command writes besides, by option: ``{"--save": path}``.
+    ``others`` are the files that the command writes besides, by option: ``{"--save": path}``. ``reads`` are files that
+    it reads, which are never written over (``spare``).
 
     Raises ValueError at once, rather than after minutes of measuring, for what cannot be written and for an unknown
     renderer.
@@ -38,6 +39,7 @@ class Outputs:
     html: str | None = None
     render: Sequence[str] | None = None
     others: Mapping[str, Path | None] = field(default_factory=dict)
+    reads: list[Path] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         targets = self._targets
@@ -57,6 +59,20 @@ class Outputs:
         for other in self.others.values():
             check_writable(other)
         self._check_distinct()
+        self.spare()
+
+    def spare(self, reads: Iterable[Path] = (), *, folder: Path | None = None) -> None:
+        """Raise ValueError if a file that the command reads, ``reads`` too, would be written over: by its own name,
+        through links, or as a file of ``folder``, into which the command writes files of names that nobody chose.
+        """
+        self.reads.extend(reads)
+        for option, file in self._files:
+            if same := _first_same(Path(file), self.reads):
+                also = "" if str(same) == str(file) else f", which is {same}"
+                raise ValueError(f"{option} {file}{also}: the command reads that file, so give the output another name")
+        for each in self.reads:
+            if folder is not None and _first_same(folder, [each.parent]):
+                raise ValueError(f"{each} is in the folder that is written, {folder}: write to another folder")
 
     @property
     def to_stdout(self) -> bool:
@@ -65,12 +81,8 @@ class Outputs:
 
     def _check_distinct(self) -> None:
         """Raise ValueError where one format would take another's file; devices and FIFOs take both."""
-        given = [(option, str(file)) for option, file in self.others.items() if file is not None]
-        for target in self._targets:
-            name = "--render" if target.option.startswith("--render") else f"--{target.format}"
-            given += [(name, target.file)] if target.file != "-" else []
         names: dict[Path, str] = {}
-        for name, file in given:
+        for name, file in self._files:
             path = Path(os.path.realpath(file))
             if path.exists() and not path.is_file():
                 continue
@@ -78,17 +90,27 @@ class Outputs:
                 raise ValueError(f"{other} and {name} name the same file {file}: give each its own")
             names[path] = name
 
-    def write(self, report: Report) -> None:
+    @property
+    def _files(self) -> list[tuple[str, str]]:
+        """Option and name of each file or folder that is written, but for standard output."""
+        given = [(option, str(file)) for option, file in self.others.items() if file is not None]
+        for target in self._targets:
+            name = "--render" if target.option.startswith("--render") else f"--{target.format}"
+            given += [(name, target.file)] if target.file != "-" else []
+        return given
+
+    def write(self, report: Report, failed: Iterable[Exception] = ()) -> None:
         """Write the files, and show the report; a format for ``"-"`` is printed alone, for the next in a pipe.
 
-        Raises OSError for a file that could not be written after all, when the others are and the report was shown.
+        Raises what went wrong with a file, when the others are written and the report was shown, and one of ``failed``,
+        which are files that the command could not write before: an ExceptionGroup of several.
         """
-        failed: OSError | None = None
+        failed = list(failed)
         for target in self._targets:
             try:
-                _write_file(target, report)
-            except OSError as error:
-                failed = failed or error
+                self._write_file(target, report)
+            except Exception as error:  # also of a user's renderer
+                failed.append(error)
         printed = [target for target in self._targets if target.file == "-"]
         if printed:
             _print_alone(printed[0], report)
@@ -96,8 +118,25 @@ class Outputs:
             from rooflight.reporting.console import print_report
 
             print_report(report)
-        if failed is not None:
-            raise failed
+        if len(failed) > 1:
+            raise ExceptionGroup("files could not be written", failed)
+        if failed:
+            raise failed[0]
+
+    def _write_file(self, target: _Target, report: Report) -> None:
+        from rooflight.reporting.csv import table_csv
+
+        if target.file == "-":
+            return
+        if target.format != "csv":
+            write_whole(Path(target.file), _rendered(find(target.format), report, target.option))
+            return
+        folder = Path(os.path.realpath(target.file))  # a link that leads to no folder yet makes it there
+        texts = {f"{table.id}.csv": table_csv(table) for table in report.tables}
+        for name in texts:
+            if _first_same(folder / name, self.reads):
+                raise ValueError(f"--csv {target.file}: the command reads {name} there, so give it another folder")
+        write_all(folder, texts)
 
     @property
     def _targets(self) -> list[_Target]:
@@ -113,18 +152,11 @@ class Outputs:
         return found
 
 
-def _write_file(target: _Target, report: Report) -> None:
-    from rooflight.reporting.csv import table_csv
-
-    if target.file == "-":
-        return
-    if target.format != "csv":
-        write_whole(Path(target.file), _rendered(find(target.format), report, target.option))
-        return
-    folder = Path(os.path.realpath(target.file))  # a link that leads to no folder yet makes it there
-    folder.mkdir(exist_ok=True)
-    for table in report.tables:
-        write_whole(folder / f"{table.id}.csv", table_csv(table))
+def _first_same(path: Path, others: Iterable[Path]) -> Path | None:
+    """The first of others that is the same file, by whatever name: links, hard links, capitals on some disks."""
+    if not path.is_file() and not path.is_dir():
+        return None  # not there yet, or a device
+    return next((each for each in others if each.exists() and path.samefile(each)), None)
 
 
 def _rendered(renderer: Renderer, report: Report, option: str) -> str:

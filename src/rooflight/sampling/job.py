@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -192,6 +193,14 @@ class Keeper:
         self._written_s = time.monotonic()
         self._added = 0
 
+    def __enter__(self) -> Keeper:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            with suppress(OSError):  # of a full disk the file of rows is the first to tell
+                self.end()
+
     def keep(self, row: Row) -> None:
         """Take a row."""
         self._store.append(row)
@@ -220,18 +229,13 @@ def run(
     job: Job, sweep: Sweep, sampler: ShapeSampler, *, number: int = 0, progress: Progress = lambda _: None
 ) -> Outcome:
     """Sample the shapes of the sweep that the file does not have. Interrupted, it keeps every row that was finished."""
-    with job.store(sampler.kind, number) as store:
+    with job.store(sampler.kind, number) as store, Keeper(job, sweep, store, progress) as keeper:
         bystander = Bystander() if sampler.kind == "cpu" else None
-        keeper = Keeper(job, sweep, store, progress)
-        try:
+        shape = sweep.next(store.rows)
+        if shape is not None and job.warmup_shape is not None:
+            sampler.warm_up(job.operator, job.operator.shape(job.warmup_shape))
+        while shape is not None:
+            keeper.keep(sampler.row(job.operator, shape))
             shape = sweep.next(store.rows)
-            if shape is not None and job.warmup_shape is not None:
-                sampler.warm_up(job.operator, job.operator.shape(job.warmup_shape))
-            while shape is not None:
-                keeper.keep(sampler.row(job.operator, shape))
-                shape = sweep.next(store.rows)
-        except BaseException:
-            keeper.end()
-            raise
         others = None if bystander is None else bystander.others()
         return replace(keeper.end(), others_share=others)

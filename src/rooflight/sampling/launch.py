@@ -97,14 +97,10 @@ def run_on_ranks(job: Job, sweep: Sweep, sampler: Sampler, dist: Any, *, progres
         while (shape := _agree(dist, job, sampler.device, None)) is not None:
             sampler.row(job.operator, shape)
         return None
-    with job.store(sampler.kind) as store:
-        keeper = Keeper(job, sweep, store, progress)
-        try:
-            while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
-                keeper.keep(sampler.row(job.operator, shape))
-        finally:
-            outcome = keeper.end()
-        return outcome
+    with job.store(sampler.kind) as store, Keeper(job, sweep, store, progress) as keeper:
+        while (shape := _agree(dist, job, sampler.device, sweep.next(store.rows))) is not None:
+            keeper.keep(sampler.row(job.operator, shape))
+        return keeper.end()
 
 
 def _agree(dist: Any, job: Job, device: str, shape: Shape | None) -> dict[str, int] | None:

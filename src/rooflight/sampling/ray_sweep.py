@@ -48,13 +48,10 @@ def run(job: Job, sweep: Sweep, *, address: str, cold: bool, progress: Callable[
             task = Task(function=sample, arguments=arguments, cpus=cpus, gpus=gpus, retries=RETRIES, about=shapes)
             return task if shapes else None
 
-        try:
-            with closing(answers(ray, more, at_most=2 * slots)) as found:  # which cancels what runs
-                for answer in found:
-                    running.keep(answer)
-        finally:
-            outcomes = tuple(keeper.end() for keeper in running.keepers.values())
-    return outcomes
+        with closing(answers(ray, more, at_most=2 * slots)) as found:  # which cancels what runs
+            for answer in found:
+                running.keep(answer)
+        return tuple(keeper.end() for keeper in running.keepers.values())
 
 
 def sample(
@@ -129,5 +126,5 @@ class _RunningSweep:
             header = self.job.header(device, environment, calibration)
             path = self.job.out / DATA / (self.job.base(device) + SUFFIX)
             opened = self.open.enter_context(Store(path, header))
-            self.keepers[device] = Keeper(self.job, self.sweep, opened, self.progress)
+            self.keepers[device] = self.open.enter_context(Keeper(self.job, self.sweep, opened, self.progress))
         return self.keepers[device]

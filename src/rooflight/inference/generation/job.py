@@ -63,6 +63,8 @@ class DecodeJob:
         given = {"model": Path(text).name.replace(":", "_"), "target": text, "command": command, **asdict(loop)}
         given |= {**settings, "batch_size": loop.batch}
         self._prof = Profiler(given, device=loop.device, on_step=self._spans.add)
+        self.folder = self._prof.out_dir
+        self._unsaved = ""
 
     @property
     def collects(self) -> bool:
@@ -136,13 +138,20 @@ class DecodeJob:
         self._prof.workload = self._workload()
         with redirect_stdout(StringIO()):  # the report comes on standard output, or nowhere
             folder = self._prof.save_all()
+            found = [folder]
             if folder is not None:
                 if folder != self._prof.out_dir:  # that cannot be written: all goes there, and says why
                     self._prof.out_dir = folder
                     self._prof.save_all()
-                self._prof.save_config()
+                config = self._prof.save_config()
                 trace = self._spans.chrome_trace(self._prof.run_name).decode()
-                write({TRACE: trace}, self._prof.out_dir, self._prof.problems)
+                found += [config and config.parent, write({TRACE: trace}, self._prof.out_dir, self._prof.problems)]
+            elsewhere = [
+                f"results are in {each}" if each else "results are nowhere"
+                for each in dict.fromkeys(found)
+                if each != self.folder
+            ]
+            self._unsaved = ", ".join(elsewhere) if self.collects else ""
             return folder
 
     def state(self, folder: Path | None) -> str:
@@ -153,12 +162,12 @@ class DecodeJob:
             return "results could not be written"
         return f"{count_of(self.measured_steps, 'measured step is', 'measured steps are')} in {folder}"
 
-    def report(self) -> Report:
-        """Write the results, and return their report. Raises OSError where nothing could be written."""
+    def report(self) -> tuple[Report, list[Exception]]:
+        """Write the results, and return their report, and errors of what could not be written where it was meant to."""
         folder = self.save()
-        if folder is None:
-            raise OSError(f"{self._prof.out_dir} cannot be written, and no temporary folder either")
-        return report_of(read_summary(folder / SUMMARY))  # its figures, to the last digit
+        report = report_of(self._prof.summary() if folder is None else read_summary(folder / SUMMARY))
+        why = f"{self.folder} cannot be written: {self._unsaved}"
+        return report, [OSError(why)] if self._unsaved else []
 
     def _workload(self) -> WorkloadData:
         from rooflight.machine.environment import cpu_model, describe, threads_here
