@@ -1,5 +1,7 @@
 """Sessions made of traces: the same ops as a recording of the program, and the device's time at the right op."""
 
+import dataclasses
+
 import pytest
 import torch
 from kineto_traces import kernel, launch, op, profiled, ran, span, write
@@ -85,6 +87,50 @@ def test_the_devices_time_is_at_the_op_that_launched_it(read):
     analysis = rl.analyze(session)
     assert analysis.device.name == "H100-SXM5-80GB"
     assert analysis.totals.matrix_flops == 2 * 4 * 8 * 2
+
+
+def by_external_id(event, number):
+    event["args"] = {key: value for key, value in event["args"].items() if key != "correlation"}
+    event["args"]["External id"] = number
+    return event
+
+
+def test_work_is_joined_to_calls_by_external_ids_where_there_are_no_correlations(read):
+    """As an older profiler of ROCm wrote them: the ids are those of calls, and an op has another of its own."""
+    events = [
+        op("aten::mm", 0, 10, **MM, External_id=7),
+        by_external_id(launch(2, 0), 8),
+        op("aten::add", 20, 30, **ADD, External_id=8),
+        by_external_id(launch(22, 0), 9),
+        by_external_id(kernel(10, 15, 0), 8),
+        by_external_id(kernel(25, 29, 0), 9),
+        kernel(40, 41, 8),  # a correlation is no External id
+    ]
+    session = read(*events)
+    times = [(one.signature.name, pytest.approx([each * 1e6 for each in one.times_s])) for one in session.records]
+    assert times == [("aten::mm", [5]), ("aten::add", [4])]
+    assert session.measurement.timeline.no_host_op_s + session.measurement.timeline.before_trace_s == pytest.approx(1e-6)
+
+
+def test_a_description_of_another_tool_is_read(read):
+    """Its lists of shapes leave out the settings, which are in round brackets, and its dtypes are torch's own names."""
+    described = {"dims": [[8, 64, 32, 32], [64, 1, 3, 3]], "types": ["Float", "Float"]}
+    settings = ["", "", "", "(1,1)", "(1,1)", "(1,1)", "False", "(0,0)", "64"]
+    analysis = rl.analyze(read(*ran("aten::convolution", **described, Concrete_Inputs=settings)))
+    assert analysis.totals.matrix_flops == 2 * 8 * 64 * 32 * 32 * 3 * 3
+    assert analysis.coverage.calls == 1
+
+
+@pytest.mark.slow
+def test_every_labelled_trace_has_its_ops(shown):
+    """Files of one kind of op each, so that all work has one."""
+    files = sorted((shown / "labelled").glob("*.json.gz"))
+    assert len(files) == 11
+    for file in files:
+        session = rl.read_trace(file)
+        assert session.measurement.timeline.without_op == ()
+        session = dataclasses.replace(session, environment={**session.environment, "gpu": "MI300X"})
+        assert rl.analyze(session).coverage.calls == 1
 
 
 CONVOLUTION = {

@@ -43,6 +43,7 @@ _OTHER_EVENTS: Final = frozenset(
 )
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
 _LONGEST_NAME: Final = 8192  # those of templates have some thousand characters
+_EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
 
 
@@ -87,7 +88,7 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
         elif category in _CALLS:
             kernel = names[args.kernel] if isinstance(args.kernel, str) else UNKNOWN
             thread = threads[event.pid, _thread(event.tid)]
-            builder.calls.add(start, stop, thread, names[name], _known(args.correlation), kernel)
+            builder.calls.add(start, stop, thread, names[name], _correlation(args), kernel)
         elif category in _ANNOTATIONS or category in _HOST_OPS:
             thread = threads[event.pid, _thread(event.tid)]
             builder.ranges.add(start, stop, thread, names[name], _arguments(builder, args))
@@ -105,7 +106,6 @@ def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
         described = CollectiveArgs(args.collective, args.dtype, elements, group, size, args.group_ranks)
         collective = builder.collectives[described]
     return (
-        _known(args.external_id),
         _arguments(builder, args),
         _known(args.sequence_number),
         _known(args.forward_thread),
@@ -119,15 +119,23 @@ def _add_work(builder: TraceBuilder, event: RawEvent, known: tuple[int, int, int
     args = event.args
     device = _small(event.pid if args.device is None else args.device)
     stream = builder.streams[device, _small(event.tid if args.stream is None else args.stream)]
-    external = args.external_id if args.external_id is not None else args.old_external_id
-    correlation = _known(args.correlation)
-    builder.work.add(start, stop, stream, name, correlation, _known(external), kind, device, _known(args.size))
+    builder.work.add(start, stop, stream, name, _correlation(args), kind, device, _known(args.size))
 
 
 def _arguments(builder: TraceBuilder, args: RawArgs) -> int:
     if args is NO_ARGS:
         return 0
     return builder.arguments[HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))]
+
+
+def _correlation(args: RawArgs) -> int:
+    """The number that a launch and its work have in common: where an older profiler of ROCm gives them an External id
+    alone, that, which is none of an op. It is no correlation, so it is kept apart from those.
+    """
+    if args.correlation is not None:
+        return args.correlation
+    external = args.external_id if args.external_id is not None else args.old_external_id
+    return UNKNOWN if external is None or external < 0 else external | _EXTERNAL
 
 
 def _known(number: int | None) -> int:

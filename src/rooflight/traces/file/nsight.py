@@ -120,7 +120,7 @@ class _Reader:
         device = device if _number(device) in range(1 << 31) else 0
         stream = self._builder.streams[device, max(_number(stream), 0)]
         launch = self._launch(_number(process), _number(correlation))
-        self._builder.work.add(start, stop, stream, self._builder.names[name], launch, UNKNOWN, kind, device, size)
+        self._builder.work.add(start, stop, stream, self._builder.names[name], launch, kind, device, size)
 
     def _add_calls(self) -> None:
         for start, stop, thread, correlation, name in self._spans(
@@ -143,10 +143,10 @@ class _Reader:
             if op is None or not (name.startswith("aten::") or op["seq"] or op["id"] or op["sizes"]):
                 self._builder.ranges.add(start, stop, on, names[name], 0)
                 continue
-            args, sequence, number = arguments[_args(op["sizes"])], int(op["seq"] or UNKNOWN), int(op["id"] or UNKNOWN)
+            args, sequence = arguments[_args(op["sizes"])], int(op["seq"] or UNKNOWN)
             backward = int("Backward" in op["name"])
             own = names[op["name"]]
-            self._builder.ops.add(start, stop, on, own, number, args, sequence, backward, UNKNOWN, UNKNOWN)
+            self._builder.ops.add(start, stop, on, own, args, sequence, backward, UNKNOWN, UNKNOWN)
 
     def _spans(self, table: str, wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
         for row in self._read(table, wanted):

@@ -96,7 +96,6 @@ class HostOps(Spans):
     ``record_function`` is that of the op's node in an execution trace.
     """
 
-    external_id: Int64
     args: Int32
     sequence: Int64
     forward_thread: Int64
@@ -128,7 +127,6 @@ class Work(Spans):
     """What devices did: kernels, copies and fills. ``thread`` is a number in ``Trace.streams``, ``size`` in bytes."""
 
     correlation: Int64
-    external_id: Int64
     kind: Int8
     device: Int32
     size: Int64

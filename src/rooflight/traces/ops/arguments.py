@@ -24,8 +24,19 @@ DTYPES: Final = {
     **{"unsigned short": "uint16", "short unsigned int": "uint16", "unsigned int": "uint32"},
     **{"unsigned long": "uint64", "long unsigned int": "uint64"},
     **{f"c10::{name}": name for name in ("qint8", "quint8", "qint32")},
+    **{"Byte": "uint8", "Char": "int8", "Short": "int16", "Long": "int64", "BFloat16": "bfloat16"},
+    **{"Half": "float16", "Float": "float32", "ComplexHalf": "complex32", "ComplexFloat": "complex64"},
+    **{f"F{name[1:]}": name for name in _FLOAT8},
 }
-"""The C++ type that an event's ``Input type`` has for a tensor, and the dtype. Other entries mean no tensor."""
+"""The C++ type that an event's ``Input type`` has for a tensor, or its name in ``c10::ScalarType``, and the dtype.
+Other entries mean no tensor.
+"""
+
+COLLECTIVE_DTYPES: Final = {  # of a tensor's input these four are numbers of Python
+    **DTYPES,
+    **{"Int": "int32", "Bool": "bool", "Double": "float64", "ComplexDouble": "complex128"},
+}
+"""The ``dtype`` of a collective."""
 
 NUMBERED: Final = (
     *("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"),
@@ -39,15 +50,6 @@ NUMBERED: Final = (
 NUMBERS: Final[Mapping[str, Any]] = {"int64": 1, "float64": 1.0, "bool": True, "complex128": 1j}
 """The dtypes that Python's numbers have where an op takes a tensor, and a number of each. The profiler notes ``x + 1``
 like the sum of x and a tensor without dimensions; a recording sees the number."""
-
-COLLECTIVE_DTYPES: Final = {
-    **{"Byte": "uint8", "Char": "int8", "Short": "int16", "Int": "int32", "Long": "int64", "Bool": "bool"},
-    **{"Half": "float16", "Float": "float32", "Double": "float64", "BFloat16": "bfloat16"},
-    **{"ComplexHalf": "complex32", "ComplexFloat": "complex64", "ComplexDouble": "complex128"},
-    **{f"F{name[1:]}": name for name in _FLOAT8},
-}
-"""The ``dtype`` of a collective, in the names of ``c10::ScalarType``."""
-
 
 _KNOWN: Final = frozenset(DTYPES.values())
 LIST: Final = "TensorList"
@@ -111,6 +113,10 @@ def parsed(args: HostArgs) -> Arguments | None:
         values = json.loads(args.values) if args.values else None
     except (ValueError, RecursionError) as error:
         raise CannotRebuild("its shapes are no JSON") from error
+    if isinstance(dims, list) and isinstance(types, list) and _are_texts(values) and len(dims) == len(types):
+        unlisted = len(values) - len(dims)  # settings, which lists of another tool leave out
+        dims, types = dims + [[]] * unlisted, types + [""] * unlisted
+        strides = strides + [[]] * unlisted if isinstance(strides, list) else strides
     kinds = enumerate(types if isinstance(types, list) else ())
     listed = {place: kind for place, kind in kinds if isinstance(kind, list) and _KNOWN.issuperset(map(str, kind))}
     types = [LIST if place in listed else kind for place, kind in enumerate(types)] if listed else types

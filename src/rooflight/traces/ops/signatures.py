@@ -400,8 +400,8 @@ def _numbered_dtype(text: str) -> torch.dtype:
 
 
 def _number(text: str, name: str) -> Any:
-    if text.startswith("["):
-        items = text.removeprefix("[").removesuffix("]").split(",")
+    if text.startswith(("[", "(")):
+        items = text.strip("[]()").split(",")
         return [_number(item.strip(), name) for item in items if item.strip()]
     if text in ("True", "False"):
         return text == "True"

@@ -328,7 +328,6 @@ def _with_work(captured: Trace, trace: Trace, works: Int64, calls: Int64) -> Tra
         moved,
         name=np.array([numbers[trace.names[name]] for name in moved.name.tolist()], dtype=np.int32),
         correlation=captured.calls.correlation[calls],
-        external_id=np.full(len(works), UNKNOWN, dtype=np.int64),
     )
     return replace(captured, names=tuple(numbers), work=moved, streams=trace.streams)
 
