@@ -109,7 +109,7 @@ def test_work_is_joined_to_calls_by_external_ids_where_there_are_no_correlations
     session = read(*events)
     times = [(one.signature.name, pytest.approx([each * 1e6 for each in one.times_s])) for one in session.records]
     assert times == [("aten::mm", [5]), ("aten::add", [4])]
-    assert session.measurement.timeline.no_host_op_s + session.measurement.timeline.before_trace_s == pytest.approx(1e-6)
+    assert session.measurement.timeline.without_op_s == pytest.approx(1e-6)
 
 
 def test_a_description_of_another_tool_is_read(read):
