@@ -133,6 +133,25 @@ def test_every_labelled_trace_has_its_ops(shown):
         assert rl.analyze(session).coverage.calls == 1
 
 
+def test_coverage_is_of_the_work_that_was_done(read, run, tmp_path):
+    """Replays of a graph without its capture: of 109 µs of work, 9 µs belong to an op."""
+    events = [
+        *EVENTS[1:9],
+        launch(50, 20, name="cudaGraphLaunch"),
+        *(kernel(50 + 10 * number, 60 + 10 * number, 20, name=f"replayed_{number}") for number in range(10)),
+        kernel(25, 29, 12),
+    ]
+    session = read(*events)
+    coverage = rl.analyze(session).coverage
+    assert coverage.time == pytest.approx(9 / 109)
+    assert coverage.calls == pytest.approx(2 / (2 + 10))
+    assert coverage.bytes is None
+    assert sum(op.calls for op in coverage.uncosted) == 10
+    _, shown, _ = run("analyze", tmp_path / "trace.json")
+    assert "8.3% of the device's work by time, 16.7% of calls, of unknown bytes" in " ".join(shown.split())
+    assert "10 calls have no cost and are missing from the totals" in " ".join(shown.split())
+
+
 CONVOLUTION = {
     "dims": [[1, 3, 8, 8], [4, 3, 3, 3], [], [], [], [], [], [], []],
     "types": ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"],

@@ -111,13 +111,15 @@ class DeviceTime:
 class StepTime(DeviceTime):
     """A step that the profiler marked. It begins when the host begins it or the device has finished the steps before,
     whichever is later, so that steps follow each other without a gap. ``calls`` are its ops; ``in_session``: the
-    session has its times. ``without_op_s`` is its work, in sum, that belongs to no op.
+    session has its times. ``without_op_s`` is its work, in sum, that belongs to no op, and ``without_op`` how many
+    pieces that is.
     """
 
     name: str
     calls: int
     in_session: bool
     without_op_s: float
+    without_op: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,3 +226,9 @@ class Timeline(RunTime):
         """The same of a step of the session: of several the mean; of the whole run where none is marked."""
         mine = [step.without_op_s for step in self.steps if step.in_session]
         return sum(mine) / len(mine) if mine else self.without_op_s
+
+    @property
+    def step_without_op(self) -> int:
+        """How many pieces of work that is, rounded up."""
+        mine = [step.without_op for step in self.steps if step.in_session]
+        return -(-sum(mine) // len(mine)) if mine else sum(work.count for work in self.without_op)

@@ -284,6 +284,10 @@ class Contradiction(Fields, frozen=True, kw_only=True):
     measured_s: float
 
 
+NO_OP: Final = "(no op)", "the trace does not show which op launched it"
+"""What stands for an op and its reason, of work that belongs to none."""
+
+
 class UncostedOp(Fields, frozen=True, kw_only=True):
     """An op without a cost, which every total lacks: how often it ran, the bytes of its tensors, why, and where."""
 
@@ -297,10 +301,14 @@ class UncostedOp(Fields, frozen=True, kw_only=True):
 class Coverage(Fields, frozen=True, kw_only=True):
     """The share of calls, and of the bytes of all ops' tensors, that has a cost: None of no calls. ``upper_calls``
     are costed under an assumption about their data, which could lower the cost.
+
+    Of a trace, ``time`` is the share of the device's work by its time. Each piece of work that belongs to no op counts
+    as a call without a cost, and the bytes are then not known.
     """
 
     calls: float | None
     bytes: float | None
+    time: float | None = None
     uncosted: tuple[UncostedOp, ...]
     upper_calls: int
 
@@ -327,13 +335,26 @@ def coverage_of(
                 bytes=size + (before.bytes if before else 0),
                 modules=tuple(dict.fromkeys((*(before.modules if before else ()), *modules.get(number, ())))),
             )
-    uncosted, all_calls = found.values(), int(calls.sum())
+    timeline = session.measurement.timeline if session.measurement else None
+    pieces = timeline.step_without_op if timeline else 0
+    if pieces:
+        found[NO_OP] = UncostedOp(name=NO_OP[0], reason=NO_OP[1], calls=pieces, bytes=0)
+    uncosted, all_calls = found.values(), int(calls.sum()) + pieces
     return Coverage(
         calls=1 - sum(op.calls for op in uncosted) / all_calls if all_calls else None,
-        bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes else None,
+        bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes and not pieces else None,
+        time=_timed_share(session, costs, timeline.step_without_op_s) if timeline else None,
         uncosted=tuple(sorted(uncosted, key=lambda op: (-op.bytes, -op.calls, op.name))),
         upper_calls=upper,
     )
+
+
+def _timed_share(session: Session, costs: Sequence[OpCost | Uncosted], without_op_s: float) -> float | None:
+    assert session.measurement is not None
+    has_cost = np.array([isinstance(cost, OpCost) for cost in costs], dtype=np.bool_)[session.columns.signature]
+    seconds = np.where(session.counted, np.nan_to_num(session.measurement.op_s), 0.0)
+    whole_s = float(seconds.sum()) + without_op_s
+    return float(seconds[has_cost].sum()) / whole_s if whole_s else None
 
 
 def seconds_by(pairs: Iterable[tuple[_Key, float]]) -> dict[_Key, float]:

@@ -48,10 +48,10 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "bytes sent", Quantity(totals.bytes_sent, "B")
     if coverage.calls is None:
         yield "coverage", "no ops were recorded"
-    elif coverage.bytes is None:
-        yield "coverage", f"{percent(coverage.calls)} of calls, of unknown bytes"
     else:
-        yield "coverage", f"{percent(coverage.calls)} of calls, {percent(coverage.bytes)} of bytes"
+        timed = "" if coverage.time is None else f"{percent(coverage.time)} of the device's work by time, "
+        moved = "unknown bytes" if coverage.bytes is None else f"{percent(coverage.bytes)} of bytes"
+        yield "coverage", f"{timed}{percent(coverage.calls)} of calls, {'of ' * (coverage.bytes is None)}{moved}"
     if analysis.without_storages:
         yield "memory", "not known: the ops are without their storages, as in a trace"
     else:

@@ -110,10 +110,10 @@ def parsed(args: HostArgs) -> Arguments | None:
     try:
         dims, types = json.loads(args.dims), json.loads(args.types)
         strides = json.loads(args.strides) if args.strides else []
-        values = json.loads(args.values) if args.values else None
+        values: Any = json.loads(args.values) if args.values else None
     except (ValueError, RecursionError) as error:
         raise CannotRebuild("its shapes are no JSON") from error
-    if isinstance(dims, list) and isinstance(types, list) and _are_texts(values) and len(dims) == len(types):
+    if all(isinstance(each, list) for each in (dims, types, values)) and len(dims) == len(types):
         unlisted = len(values) - len(dims)  # settings, which lists of another tool leave out
         dims, types = dims + [[]] * unlisted, types + [""] * unlisted
         strides = strides + [[]] * unlisted if isinstance(strides, list) else strides

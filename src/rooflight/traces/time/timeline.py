@@ -110,9 +110,10 @@ def timeline_of(
                 name=steps.names[number],
                 calls=calls.get(number, 0),
                 in_session=number in shown,
-                without_op_s=float(without_op_s),
+                without_op_s=without_op_s,
+                without_op=pieces,
             )
-            for number, (times, causes, without_op_s) in enumerate(step_times)
+            for number, (times, causes, (without_op_s, pieces)) in enumerate(step_times)
         ),
         phases=_phase_times(trace, _phases_of_work(owned, places), idle, activity),
         idle_details=idle.details(),
@@ -136,14 +137,14 @@ def _launched_by_ops(owned: Ownership) -> DeviceTime | None:
     return DeviceTime(**Activity(owned.trace, chosen).times(np.array([begin]), np.array([end]))[0])
 
 
-def _by_step(trace: Trace, chosen: Flags, steps: Steps) -> list[float]:
+def _by_step(trace: Trace, chosen: Flags, steps: Steps) -> list[tuple[float, int]]:
     if not len(steps):
         return []
     start, lengths = trace.work.start[chosen], trace.work.length[chosen] * 1e-9
     place = np.searchsorted(steps.begin, start, side="right") - 1
     inside = (place >= 0) & (start < steps.end[np.maximum(place, 0)])
-    found: list[float] = np.bincount(place[inside], lengths[inside], len(steps)).tolist()
-    return found
+    seconds = np.bincount(place[inside], lengths[inside], len(steps))
+    return list(zip(seconds.tolist(), np.bincount(place[inside], minlength=len(steps)).tolist(), strict=True))
 
 
 def _by_name(trace: Trace, chosen: Flags) -> tuple[NamedWork, ...]:
