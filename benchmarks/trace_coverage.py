@@ -7,6 +7,9 @@ light.
 
 Where TraceLens' ``unified_perf_summary.csv`` of a trace is there, FLOPs and bytes of one call beside TraceLens', joined
 by op, shapes and dtypes of the inputs. ``--json`` prints all of it as JSON. The figures are in docs/lab/traces.md.
+
+Of all traces, those in ``labelled`` too, benchmarks/results/trace_bounds.csv has the whole step and every kind of op
+that was faster than its bound; the exit code is 1 if any was so with its data in a cache as well.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import ast
 import csv
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+from csv_results import write_csv
 
 import rooflight as rl
 from rooflight.costs.cost import Uncosted
@@ -30,6 +35,9 @@ from rooflight.traces.ops.arguments import DTYPES, NUMBERS
 
 DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
 """Parts that are not in the catalog, and ones of the same chip, no slower."""
+
+UNNAMED = "MI300X"
+"""The device of labelled traces that name none."""
 
 CAPTURES = {"mi300x_sglang_qwen3-8b_decode_graph": "mi300x_sglang_qwen3-8b_decode_capture_bs32"}
 """Traces with replays of a graph, and that of its capture."""
@@ -63,6 +71,9 @@ class Row:
     no_op_ms: float
     op_ms: float
     bounded_share: float
+    step_ms: float
+    program_bound_ms: float
+    beats_light: bool
     without: dict[str, float] = field(default_factory=dict)
     fast: list[Fast] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)
@@ -103,7 +114,7 @@ def row_of(path: Path) -> Row:
         whole=True,
     )
     gpu = session.environment.get("gpu", "")
-    session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu)})
+    session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu) or UNNAMED})
     analysis = rl.analyze(session)
     without: dict[str, float] = defaultdict(float)
     op_s = bounded_s = 0.0
@@ -125,6 +136,9 @@ def row_of(path: Path) -> Row:
         no_op_ms=no_op * 1e3,
         op_ms=op_s * 1e3,
         bounded_share=bounded_s / op_s if op_s else float("nan"),
+        step_ms=(analysis.totals.measured_s or float("nan")) * 1e3,
+        program_bound_ms=analysis.program.program_bound_s * 1e3,
+        beats_light=analysis.beats_light,
         without={name: s / op_s for name, s in sorted(without.items(), key=lambda item: -item[1])},
         fast=list(fast_ops(analysis)),
         beside=list(beside(analysis, path)),
@@ -217,7 +231,19 @@ def show(row: Row) -> None:
             print(f"      {each.op} {each.shapes}: {each.rooflight_mb:.6g} MB, not {each.tracelens_mb:.6g}")
 
 
-def main() -> None:
+def bounds_table(rows: list[Row]) -> Iterator[tuple[object, ...]]:
+    """Of each trace the whole step, then what was faster than its bound; the verdict is of data in a cache."""
+    for row in rows:
+        verdict = "FASTER THAN LIGHT" if row.beats_light else "holds"
+        step = f"{row.step_ms * 1e3:.2f}", f"{row.program_bound_ms * 1e3:.2f}"
+        yield row.trace, row.device, "(step)", "", 1, *step, verdict
+        for fast in row.fast:
+            verdict = "holds in a cache" if fast.warm else "FASTER THAN LIGHT"
+            measured = f"{fast.measured_us:.2f}", f"{fast.bound_us:.2f}"
+            yield row.trace, row.device, fast.op, fast.shapes, fast.calls, *measured, verdict
+
+
+def main() -> int:
     """All traces, or those whose names contain one of the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of the names of the traces to read; all by default")
@@ -225,7 +251,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = Path(os.environ["ROOFLIGHT_DATA"]) / "traces"
     rows = []
-    for path in sorted(folder.glob("*.json.gz")):
+    for path in (*sorted(folder.glob("*.json.gz")), *sorted(folder.glob("labelled/*.json.gz"))):
         if options.names and not any(name in path.name for name in options.names):
             continue
         row = row_of(path)
@@ -234,7 +260,14 @@ def main() -> None:
             show(row)
     if options.json:
         print(json.dumps([asdict(row) for row in rows], indent=2))
+    beaten = sum(row.beats_light or any(not fast.warm for fast in row.fast) for row in rows)
+    if not options.names:
+        header = ("trace", "device", "op", "shapes", "calls", "fastest_us", "bound_us", "verdict")
+        write_csv("trace_bounds", header, bounds_table(rows))
+    if not options.json:
+        print(f"{beaten} of {len(rows)} traces have anything that is faster than its bound with its data in a cache")
+    return int(beaten > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

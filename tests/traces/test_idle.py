@@ -174,7 +174,7 @@ def test_a_trace_without_shapes_says_so(read):
     report = rl.analyze(read(op("aten::mm", 0, 8), launch(2, 1), kernel(10, 20, 1))).report()
     assert "The reason for mm: the trace has no shapes of it: record it with record_shapes" in report.conclusion
     facts = dict(report.facts)
-    assert facts["coverage"] == "0% of calls, of unknown bytes"
+    assert facts["coverage"] == "0% of the device's work by time, 0% of calls, of unknown bytes"
     assert "efficiency" not in facts
     (group,) = report.data.by_op
     assert group.efficiency is None
