@@ -279,3 +279,22 @@ def test_what_cannot_be_is_refused_in_one_line(refused, files, tmp_path, monkeyp
     assert expected in said
     assert len(said) < 400
     assert sorted(files.rglob("*")) == before
+
+
+def test_a_text_that_is_not_utf8_is_refused_by_name(tmp_path):
+    from rooflight.inference.saving import read_summary
+    from rooflight.prediction.model.files import read_manifest
+    from rooflight.records.samples import read
+    from rooflight.traces.ops.execution_trace import _nodes
+
+    for read_it, name, key in (
+        (read, "a.jsonl", "kernel"),
+        (read_summary, "summary.json", "schema"),
+        (lambda path: read_manifest(path.parent), "manifest.json", "schema"),
+        (_nodes, "et.json", "nodes"),
+    ):
+        path = tmp_path / name
+        path.write_bytes(b'{"%s": "caf\xe9"}\n' % key.encode())
+        with pytest.raises(ValueError, match=name) as refused:
+            read_it(path)
+        assert type(refused.value) is ValueError

@@ -102,7 +102,7 @@ def test_a_broken_file_says_what_to_do_in_one_line(change):
     path = calibrations.save(GPU)
     assert change(path.read_text()) != path.read_text()
     path.write_text(change(path.read_text()))
-    with pytest.raises(ValueError, match="delete it or run `rooflight calibrate`") as error:
+    with pytest.raises(ValueError, match="delete it, or run rooflight calibrate --force") as error:
         calibrations.load(GPU.fingerprint)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)

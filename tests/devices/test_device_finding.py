@@ -6,7 +6,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import MemoryLevel, Roofs, calibrations
-from rooflight.devices.calibrations import Calibration
+from rooflight.devices.calibrations import Calibration, CalibrationWarning
 from rooflight.devices.spec import roofs_used_by
 
 ROOFS = Roofs(
@@ -93,11 +93,28 @@ def test_what_is_here_is_no_name_of_a_device(name):
         devices.get(name)
 
 
-def test_a_broken_calibration_is_said_not_passed_over():
+def test_a_broken_calibration_is_told_and_stops_no_other_device():
+    calibrations.save(H100)
     path = calibrations.save(CPU)
     path.write_text("{")
-    with pytest.raises(ValueError, match="delete it or run `rooflight calibrate`"):
-        devices.get("H100-SXM5-80GB")
+    with pytest.warns(CalibrationWarning, match="delete it, or run rooflight calibrate --force"):
+        assert devices.get("H100-SXM5-80GB").calibrated == H100.roofs
+    with pytest.raises(ValueError, match="delete it"):  # its own machine does not go on without it
+        calibrations.load(CPU.fingerprint)
+
+
+@pytest.mark.parametrize("figure", [1e30, 1e-9, 5e-324, 1e300])
+@pytest.mark.parametrize("place", ["memory", "matrix", "vector", "launch latency"])
+def test_a_calibration_of_what_nothing_reaches_is_broken(figure, place):
+    changed = {
+        "memory": {"memory": (MemoryLevel(name="DRAM", bytes_per_s=figure),)},
+        "matrix": {"matrix_flops_per_s": {"float32": figure}},
+        "vector": {"vector_flops_per_s": {"float32": figure}},
+        "launch latency": {"launch_latency_s": min(figure, 1e-10) if figure < 1 else figure},
+    }
+    calibrations.save(replace(CPU, roofs=replace(CPU.roofs, **changed[place])))
+    with pytest.raises(ValueError, match=f"{place}.* is .*, which nothing reaches"):
+        calibrations.load(CPU.fingerprint)
 
 
 def test_the_roofs_of_several_devices_are_told_together():

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 from typer.testing import CliRunner
@@ -132,10 +133,13 @@ def test_an_unknown_device_is_a_value_error():
         run("show", "NVIDIA H300")
 
 
-def test_a_broken_calibration_is_a_value_error(tmp_path):
+def test_a_broken_calibration_is_told_once_and_all_devices_are_listed(tmp_path):
     (tmp_path / "calibration-x.json").write_text("{")
-    with pytest.raises(ValueError, match="delete it or run `rooflight calibrate`"):
-        run()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("default")
+        assert "H100-SXM5-80GB" in run()
+    assert {str(each.message) for each in told} == {str(told[0].message)}
+    assert f"{tmp_path / 'calibration-x.json'} cannot be used" in str(told[0].message)
 
 
 def test_importing_the_command_loads_neither_rich_nor_the_catalog():

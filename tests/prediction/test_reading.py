@@ -289,3 +289,10 @@ def test_a_gzipped_bomb_is_refused_before_it_fills_the_memory(tmp_path, monkeypa
         assert path.stat().st_size * 200 < len(content)  # 4 MiB in a few kB
         with pytest.raises(ValueError, match=rf"cannot read .*{name}\.csv\.gz: it unpacks to more than any table"):
             sheet_of(path)
+
+
+@pytest.mark.parametrize("time", ["5e-324", "1e-300", "1e300"])
+def test_times_that_no_clock_counts_are_refused_where_they_are_read(tmp_path, time):
+    path = write(tmp_path, f"{A100}_linear1_fp16", LINEAR + f"1,2,3,4,5,{time}\n")
+    with pytest.raises(ValueError, match=r"line 2: .* which is no time"):
+        one(path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
 
 import pytest
 from builders import Nothing
@@ -64,3 +66,16 @@ def test_a_closed_pipe_is_an_error_and_not_the_end_of_the_process():
 
     with pytest.raises(BrokenPipeError):
         print_report(wide_report(), Console(file=Closed()))
+
+
+def test_the_first_report_leaves_the_random_numbers_of_a_program_alone():
+    program = """
+import random
+from rooflight.records.report import Report
+from rooflight.reporting.console import print_report
+random.seed(0)
+before = random.getstate()
+print_report(Report(title="T", data=None))
+assert random.getstate() == before
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from rooflight.devices.catalog import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.records.files import write_whole
+from rooflight.records.visible import visible
 
 DeviceKind = Literal["cpu", "cuda"]
 """What can be at hand and measured."""
+
+
+_RATES: Final = (1e6, 1e21)  # FLOP/s and B/s: below is no computer, above no device for decades
+_LATENCIES: Final = (1e-9, 1.0)
+
+
+class CalibrationWarning(UserWarning):
+    """The roofs in use may be too low, could not be read or kept, or are only the datasheet's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +71,16 @@ def load(fingerprint: str) -> Calibration | None:
 
 
 def saved() -> tuple[Calibration, ...]:
-    """Every calibration on this machine, newest first. Raises ValueError for a file that is broken."""
+    """Every calibration on this machine, newest first. A file that is broken is left out, with a CalibrationWarning:
+    of most devices nothing is wrong.
+    """
+    calibrations = []
     try:
-        calibrations = [_read(path) for path in folder().glob("calibration-*.json")]
+        for path in folder().glob("calibration-*.json"):
+            try:
+                calibrations.append(_read(path))
+            except ValueError as error:
+                warnings.warn(visible(str(error)), CalibrationWarning, stacklevel=1)  # told once
     except FileNotFoundError:
         return ()
     return tuple(sorted(calibrations, key=lambda calibration: calibration.measured_at, reverse=True))
@@ -120,12 +137,24 @@ def _read(path: Path) -> Calibration:
 @lru_cache(maxsize=64)
 def _read_once(path: Path, version: tuple[int, ...]) -> Calibration:  # noqa: ARG001
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Calibration)
+        found = msgspec.json.decode(path.read_bytes(), type=Calibration)
+        _refuse_impossible(found.roofs)
+        return found
     except OSError as error:
         raise ValueError(_broken(path, error.strerror or "cannot be read")) from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(_broken(path, str(error))) from None
 
 
+def _refuse_impossible(roofs: Roofs) -> None:
+    rates = {f"memory {level.name}": level.bytes_per_s for level in roofs.memory}
+    for kind, peaks in (("matrix", roofs.matrix_flops_per_s), ("vector", roofs.vector_flops_per_s)):
+        rates |= {f"{kind} {precision}": peak for precision, peak in peaks.items()}
+    limits = {name: (rate, _RATES) for name, rate in rates.items()}
+    for name, (figure, (least, most)) in (limits | {"launch latency": (roofs.launch_latency_s, _LATENCIES)}).items():
+        if figure is not None and not least <= figure <= most:
+            raise ValueError(f"{name} is {figure:g}, which nothing reaches")
+
+
 def _broken(path: Path, reason: str) -> str:
-    return f"calibration {path} cannot be used ({reason}): delete it or run `rooflight calibrate`"
+    return f"calibration {path} cannot be used ({reason}): delete it, or run rooflight calibrate --force on its machine"

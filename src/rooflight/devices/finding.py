@@ -18,7 +18,7 @@ def get(name: str) -> DeviceSpec:
     its newest on the most threads, so that no run on fewer beats its bound), and its datasheet's alone where none is
     kept: ``DeviceSpec.roofs_used`` says which. Capitals, blanks and hyphens do not
     matter. Raises ValueError where no device has the name or where several begin with it (``"h100"``), for "cpu" and
-    "cuda", and for a calibration file that is broken; TypeError for what is no text.
+    "cuda"; TypeError for what is no text. A calibration file that is broken is left out, with a warning.
     """
     if not isinstance(name, str):
         raise TypeError(f'get takes the name of a device, such as "H100-SXM5-80GB", not {type(name).__name__}')

@@ -25,12 +25,9 @@ from rooflight.records.session import Session
 from rooflight.records.visible import visible
 
 Progress = Callable[[str], None]
+CalibrationWarning = calibrations.CalibrationWarning
 
 _TAKES_S: Final[dict[DeviceKind, int]] = {"cpu": 20, "cuda": 40}
-
-
-class CalibrationWarning(UserWarning):
-    """The roofs in use may be too low, could not be kept, or are only the datasheet's."""
 
 
 def log_progress(text: str) -> None:

@@ -130,7 +130,7 @@ def read_summary(path: Path) -> SummaryDocument:
         raise ValueError(f"{path} is too large to be a summary.json")
     try:
         return msgspec.json.decode(path.read_bytes(), type=SummaryDocument)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is no summary.json of this version of Rooflight: {error}") from error
 
 

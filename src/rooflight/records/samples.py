@@ -136,7 +136,7 @@ def parse(content: bytes, path: Path) -> tuple[Header, list[Row]]:
     try:
         header = msgspec.json.decode(first, type=Header)
         rows = [msgspec.json.decode(line, type=Row) for line in lines]
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{path} is no file of samples: {error}") from None
     expected = set(header.parameters)
     if odd := next((row for row in rows if set(row.shape) != expected), None):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import sys
-from typing import TYPE_CHECKING
+from io import StringIO
+from typing import TYPE_CHECKING, Any
 
 from rooflight.records.files import naming
 from rooflight.records.report import Report, Table
@@ -28,9 +30,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     It is as wide as the terminal, or ``COLUMNS``. A pipe has no edge: there nothing is cut off, and texts wrap at 132.
     Raises OSError, as of a closed pipe, where it cannot be written.
     """
-    from rich.console import Console
-
-    console = console or Console(force_jupyter=False)  # text: a notebook shows tables by _repr_html_
+    console = console or _console(force_jupyter=False)  # text: a notebook shows tables by _repr_html_
     wide = not console.is_terminal and "COLUMNS" not in os.environ
     text_width = max(console.width, _PIPE_WIDTH) if wide else console.width
     if wide:
@@ -44,6 +44,21 @@ def print_report(report: Report, console: Console | None = None) -> None:
             text = "\n".join(line.rstrip() for line in text.split("\n"))  # what rich pads is of no use in a file
         console.file.write(text)
         console.file.flush()
+
+
+def plain_text(report: Report) -> str:
+    """What ``print_report`` writes to a file."""
+    text = StringIO()
+    print_report(report, _console(file=text, force_terminal=False, color_system=None))
+    return text.getvalue()
+
+
+def _console(**options: Any) -> Console:
+    state = random.getstate()  # rich draws a number when it is imported: a training loop's must stay as they are
+    from rich.console import Console
+
+    random.setstate(state)
+    return Console(**options)
 
 
 def _print(report: Report, console: Console, text_width: int, *, wide: bool) -> None:

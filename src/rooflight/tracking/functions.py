@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from weakref import ref
 
 from rooflight.capture.record.modules import Models, models_of
@@ -88,10 +87,6 @@ class FunctionalPatcher:
 
     def get_summary(self, top: int = 10) -> str:
         """The report as text. Raises RuntimeError before ``patch``."""
-        from rich.console import Console
+        from rooflight.reporting.console import plain_text
 
-        from rooflight.reporting.console import print_report
-
-        text = StringIO()
-        print_report(self.report(top), Console(file=text, force_terminal=False, color_system=None))
-        return text.getvalue()
+        return plain_text(self.report(top))

@@ -284,7 +284,7 @@ def read_manifest(folder: Path, *, whole: bool = False) -> Manifest | None:
         found = msgspec.json.decode(path.read_bytes(), type=Manifest)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: no manifest of rooflight fit ({_line(error)}): fit the models again") from None
     if found.schema != MANIFEST_SCHEMA or any(not 0 <= entry.fit < len(found.fits) for entry in found.models.values()):
         raise ValueError(f"{path}: no manifest that this version reads: fit the models again")

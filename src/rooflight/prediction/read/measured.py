@@ -211,6 +211,7 @@ def measured_ops(session: Session, device: DeviceSpec, source: Path) -> Measured
 SUFFIXES: Final = (".csv", ".csv.gz")
 _MOST_PACKED: Final = 200  # times its size that a file may unpack to: measured tables do to 5 to 25 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
+_SHORTEST, _LONGEST = 1e-12, 1e15  # of a time in s, ms or µs: no clock counts less, and nobody waits longer
 _LARGEST: Final = 2.0**53  # beyond it a float no longer distinguishes integers
 
 
@@ -290,7 +291,7 @@ def sizes(path: Path, lines: Integers, name: str, values: Floats) -> Integers:
 
 def times(path: Path, lines: Integers, name: str, values: Floats) -> Floats:
     """The values. Raises ValueError for the first that is no positive number, with its line."""
-    row = _first(~(np.isfinite(values) & (values > 0)))
+    row = _first(~((values >= _SHORTEST) & (values <= _LONGEST)))
     if row is not None:
         raise ValueError(f"{path}, line {lines[row]}: {name} is {values[row]:g}, which is no time")
     return values

@@ -137,7 +137,7 @@ def _nodes(path: Path) -> Mapping[int, _Node]:
         if text[:2] == b"\x1f\x8b":
             text = gzip.decompress(text)
         nodes = msgspec.json.decode(text, type=_File).nodes
-    except (msgspec.DecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
             f"{path} is no execution trace of torch.profiler.ExecutionTraceObserver, or is cut off: {error}"
         ) from None
