@@ -173,3 +173,20 @@ def test_a_thread_that_records_leaves_another_s_recording_eager() -> None:
     assert counter.runs == 0
     in_thread(lambda: function(x()))
     assert counter.runs == 1
+
+
+def test_a_recording_inside_compiled_code_says_what_to_do() -> None:
+    net = Net()
+
+    def records(x: torch.Tensor) -> rl.Session:
+        with rl.record(net) as recording:
+            net(x)
+        return recording.session
+
+    for how, error in ({}, RuntimeError), ({"fullgraph": True}, torch._dynamo.exc.Unsupported):
+        torch._dynamo.reset()
+        with pytest.raises(error, match="record around the call of the compiled function"):
+            torch.compile(records, backend="eager", **how)(x())
+    disabled = torch.compiler.disable(records)
+    session = torch.compile(lambda x: disabled(x + 1), backend="eager")(x())
+    assert names(session) == names(records(x()))

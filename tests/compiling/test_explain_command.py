@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -175,6 +178,17 @@ def test_a_process_that_dies_or_hangs(run, program, tmp_path) -> None:
     assert "took longer than 0.1 s (--limit)" in err
 
 
+def test_what_a_process_that_dies_left_among_temporary_files_is_removed(run, tmp_path) -> None:
+    """A compiler that is interrupted leaves its files, too."""
+    dies = tmp_path / "dies.py"
+    dies.write_text(
+        "import os, pathlib, tempfile\ndef f():\n    number, name = tempfile.mkstemp()\n"
+        f"    pathlib.Path({str(tmp_path / 'where')!r}).write_text(name)\n    os.kill(os.getpid(), 9)\n"
+    )
+    assert run("explain", f"{dies}:f", "--backend", "eager")[0] == 1
+    assert not Path((tmp_path / "where").read_text()).exists()
+
+
 def test_a_poisoned_cache_folder(tmp_path, monkeypatch) -> None:
     for name in ("fxgraph", "aotautograd"):
         (tmp_path / name).mkdir()
@@ -296,3 +310,22 @@ def test_markdown_html_and_a_function_without_a_file() -> None:
     report = report_of(explanation(eval("lambda x: x * 2"), (X,), dispatcher=True))
     assert "Dynamo: graphs, and the time of each stage" in render_markdown(report)
     assert "Dynamo: graphs, and the time of each stage" in render_html(report)
+
+
+@pytest.mark.parametrize("error", ["", "broken"])
+def test_what_compilers_change_of_the_process_is_put_back(error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Inductor raises the limit of recursion, setuptools adds a path, and both set variables."""
+    monkeypatch.setenv("ROOFLIGHT_TEST", "before")
+
+    def compiler(graph: torch.fx.GraphModule, inputs: object) -> object:
+        sys.setrecursionlimit(sys.getrecursionlimit() + 7)
+        sys.path.append("/nowhere")
+        os.environ.update(ROOFLIGHT_TEST="after", ROOFLIGHT_TEST_NEW="new")
+        if error:
+            raise ValueError(error)
+        return graph.forward
+
+    before = sys.getrecursionlimit(), list(sys.path), dict(os.environ)
+    found = explanation(lambda x: x + 1, backend=compiler)
+    assert error in found.not_compiled
+    assert (sys.getrecursionlimit(), sys.path, dict(os.environ)) == before

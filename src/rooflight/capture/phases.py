@@ -50,8 +50,10 @@ class phase:  # noqa: N801 - used like a function: with phase("train/forward")
 
     def __exit__(self, *_: object) -> None:
         state, name = _state, self._name
-        while state.names.pop() is not name and len(state.names) > 1:
-            pass  # an interrupt left it open
+        if state.names[-1] is name:
+            state.names.pop()
+        else:
+            _close(state.names, name)
         while state.ranges and state.ranges[-1] > len(state.names):
             state.ranges.pop()
             _nvtx.range_pop()
@@ -97,6 +99,20 @@ def _find_nvtx() -> bool:
     if torch.cuda.is_initialized():
         _nvtx = torch.cuda.nvtx
     return _nvtx is not None
+
+
+def _close(names: list[str], name: str) -> None:
+    """End a phase that is not the innermost: those above it are other tasks', or an interrupt left them open."""
+    found = next((place for place in range(len(names) - 1, 0, -1) if names[place] is name), None)
+    if found is not None:
+        asyncio = sys.modules.get("asyncio")
+        in_loop = asyncio is not None and asyncio._get_running_loop() is not None
+        del names[found : found + 1 if in_loop else None]
+
+
+def phases_open() -> int:
+    """How many phases are open in this thread."""
+    return len(_state.names)
 
 
 def current_phase() -> str:

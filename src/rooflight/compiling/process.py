@@ -48,6 +48,7 @@ def answered(
         environment = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": str(cache),
+            "TMPDIR": folder,  # a compiler that is killed leaves its files there
             "OMP_NUM_THREADS": str(threads),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         }

@@ -86,6 +86,8 @@ class Source(OnStack, TorchDispatchMode):
     composites: Composites
     blind: int
     """While above 0, for instance after an error, ops run without being recorded."""
+    here = True
+    """Whether what runs now in its thread is its own."""
     context: int
     """Module, phase, direction and function of a forward op that runs now, by their number on the tape."""
 
@@ -357,9 +359,9 @@ def _with_graph(
 
 
 def open_sources() -> list[Source]:
-    """The recordings open on this thread, outermost first; torch passes the stack on to its backward threads."""
+    """The recordings of what runs now, outermost first; torch passes the stack on to its backward threads."""
     modes = (_get_dispatch_stack_at(index) for index in range(_len_torch_dispatch_stack()))
-    return [mode for mode in modes if isinstance(mode, Source)]
+    return [mode for mode in modes if isinstance(mode, Source) and mode.here]
 
 
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:

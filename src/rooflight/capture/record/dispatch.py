@@ -168,7 +168,8 @@ class DispatchSource(Source):
 
     def before_step(self, _optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A hook before ``Optimizer.step``. Ops of its closure do not count as the optimizer's."""
-        return with_closure_inside(args, kwargs, self._in_closure) if get_ident() == self.thread else None
+        mine = get_ident() == self.thread and self.here
+        return with_closure_inside(args, kwargs, self._in_closure) if mine else None
 
     @contextmanager
     def _in_closure(self) -> Iterator[None]:

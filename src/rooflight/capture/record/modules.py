@@ -56,9 +56,9 @@ class FunctionSource(OnStack, TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _ENGINES:
-            return func(*args, **(kwargs or {}))
         source = self._source
+        if func in _ENGINES or not source.here:
+            return func(*args, **(kwargs or {}))
         outer = source.function
         try:
             number = self._numbers.get(func)
@@ -171,15 +171,12 @@ class ModuleTracker:
                     if child is not None:
                         to_name.append((inside + name, number, child))
 
-    def _here(self) -> bool:
-        return self._source in open_sources()
-
     def _enter(self, module: nn.Module, args: Any) -> None:
         if is_dynamo_compiling():  # in another thread, whose calls are not recorded
             return
         source, stack = self._source, self._stack
         try:
-            if get_ident() != source.thread and not self._here():
+            if not source.here or (get_ident() != source.thread and source not in open_sources()):
                 return
             number = self._numbers.get(id(module))
             if number is None:
@@ -205,7 +202,7 @@ class ModuleTracker:
         source, stack = self._source, self._stack
         kwargs, output = more if len(more) > 1 else ({}, None)  # torch leaves kwargs out where the call raised
         try:
-            if get_ident() != source.thread and not self._here():
+            if not source.here or (get_ident() != source.thread and source not in open_sources()):
                 return
             if may_be_foreign(output):
                 self._look_at(output, returned=True)

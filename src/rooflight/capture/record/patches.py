@@ -28,6 +28,10 @@ from rooflight.capture.record.composites import Source, open_sources, route_comp
 from rooflight.capture.record.dispatch import DispatchSource
 
 _HOOKS_WARNING: Final = "Using `torch.compile\\(module\\)` when there are global hooks"  # Rooflight's hooks do no harm
+IN_COMPILED: Final = (
+    "rooflight.record() inside a function that torch.compile compiled: record around the call of the compiled "
+    "function, or put torch.compiler.disable on the function that records"
+)
 
 _lock = RLock()  # a recording that is thrown away may end inside
 _open: dict[int, DispatchSource] = {}  # by id
@@ -36,7 +40,8 @@ _eager: dict[int, int] = {}  # threads that run compiled functions eagerly, by t
 
 def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
     """Put everything in place for a recording that begins. Without ``compiled_eagerly``, Dynamo is left alone. Where
-    DTensor is loaded later, inside the recording, its ops on fake tensors are recorded.
+    DTensor is loaded later, inside the recording, its ops on fake tensors are recorded. Raises RuntimeError where
+    compiled code runs.
     """
     with _lock:
         _open[id(source)] = source
@@ -55,7 +60,10 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
             _eager[id(source)] = source.thread
             if not isinstance(eval_frame._stance, _EagerWhereRecorded):
                 warnings.filterwarnings("ignore", _HOOKS_WARNING)
-                eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
+                try:
+                    eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
+                except RuntimeError as error:  # torch refuses it where compiled code runs
+                    raise RuntimeError(IN_COMPILED) from error
 
 
 def unpatch(source: DispatchSource) -> None:
@@ -88,7 +96,7 @@ def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     if not is_traceable_wrapper_subclass(self):
         for source in tuple(_open.values()):  # inside a custom op, the mode is off the stack
             try:
-                if source.thread == get_ident() or source in open_sources():
+                if (source.thread == get_ident() and source.here) or source in open_sources():
                     source.tape.exported(self)
             except Exception as error:
                 source.fail(error)

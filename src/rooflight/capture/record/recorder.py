@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Final
 
 from torch._C import _current_graph_task_id
+from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -18,16 +19,21 @@ from rooflight.capture.record.dispatch import DispatchSource
 from rooflight.capture.record.lifetimes import LifetimeTape, plain_parts
 from rooflight.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
 from rooflight.capture.record.outside import with_outside_writes
-from rooflight.capture.record.patches import patch, unpatch
+from rooflight.capture.record.patches import IN_COMPILED, patch, unpatch
 from rooflight.capture.record.schemas import place_in_world
 from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
+from rooflight.capture.record.tasks import TaskSource, in_task
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
 
 _WITHOUT_GPU: Final = (
     'torch.autocast("cuda") was off, since there is no CUDA here. For a GPU that is not here, make and record the step '
     "inside rooflight.as_on_gpu()"
+)
+_ELSEWHERE: Final = (
+    "The recording ended in another asyncio task than it began in: it has the ops of the task that it began in, and of "
+    "those that this started meanwhile"
 )
 
 
@@ -38,7 +44,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     without it they get names that begin with the class of the outermost module called. Works on real, meta and fake
     tensors, under inference_mode, around compiled models (which run eagerly while they are recorded; their compiled
     code is left as it was), nested, and in several threads at once, each of which records its own ops; threads started
-    inside are not recorded. After the block, even if it raised, torch is as before.
+    inside are not recorded. One that begins in an asyncio task has the ops of this task, and of tasks started inside.
+    After the block, even if it raised, torch is as before.
 
         with rooflight.record(model) as recording:
             loss(model(x)).backward()
@@ -70,6 +77,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         compiled_eagerly: bool = True,
         on_error: Callable[[Exception], None] | None = None,
     ) -> None:
+        if is_dynamo_compiling():
+            raise RuntimeError(IN_COMPILED)
         self._models = models_of(model)
         self._tape = LifetimeTape() if memory else Tape()
         self._wants_functions = functions
@@ -77,6 +86,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._wants_phases = phases
         self._compiled_eagerly = compiled_eagerly
         self._on_error = on_error
+        self._notes: list[str] = []
 
     def __repr__(self) -> str:
         if self._session is not None:
@@ -121,7 +131,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     def __enter__(self) -> record:
         if self._source is not None:
             raise RuntimeError("a recording is used once: call rooflight.record() again")
-        source = self._source = DispatchSource(self._tape, timed=self._wants_times, on_error=self._on_error)
+        kind = TaskSource if in_task() else DispatchSource
+        source = self._source = kind(self._tape, timed=self._wants_times, on_error=self._on_error)
         if self._wants_functions:
             self._functions = FunctionSource(source)
         self._tracker = ModuleTracker(source, self._models, self._functions)
@@ -155,6 +166,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         assert source is not None
         if get_ident() != source.thread:
             raise RuntimeError("a recording ends in the thread that it began in")
+        if not source.here:
+            self._notes.append(_ELSEWHERE)
         try:
             self._take_out(source)
         except BaseException:  # an interrupt must not leave torch half restored
@@ -178,7 +191,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             return frozenset(number for number in known if number is not None)
 
         tape.births.finish()
-        notes = [_WITHOUT_GPU] if contexts_without_gpu() > self._without_gpu else []
+        notes = [*self._notes, *[_WITHOUT_GPU] * (contexts_without_gpu() > self._without_gpu)]
         return with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
 
     def _take_out(self, source: DispatchSource) -> None:

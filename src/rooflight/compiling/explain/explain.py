@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -102,6 +104,21 @@ def check_callable(function: Any) -> None:
         raise ValueError("an async function: torch.compile does not compile coroutines; explain a function it awaits")
 
 
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Put back after the block what Inductor, and the packages that it imports, change for good."""
+    limit, path, environment = sys.getrecursionlimit(), list(sys.path), dict(os.environ)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
+        sys.path[:] = path
+        for name in os.environ.keys() - environment.keys():
+            del os.environ[name]
+        os.environ.update(environment)
+
+
+@_restored()
 def explained(program: Program, options: ExplainOptions, notes: Sequence[str] = ()) -> ExplainDocument:
     """The explanation of a program. An error that it raises in eager passes unchanged; one of the compiler is part of
     the answer.
