@@ -23,6 +23,8 @@ from rooflight.records.tensor import TensorSpec
 
 FIELDS = {
     "matrix": "matrix_flops",
+    "avoidable": "avoidable_flops",
+    "recomputed": "recomputed_flops",
     "vector": "vector_flops",
     "read": "bytes_read",
     "written": "bytes_written",

@@ -54,7 +54,10 @@ class OpCost:
 
     ``matrix_flops`` run on the matrix unit at the peak of ``matrix_dtype``, ``vector_flops`` on the vector unit; one
     multiply-add is 2 FLOPs. A dtype left None is that of the op's first floating-point input. Bytes are the least
-    that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. Of a
+    that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. FLOPs are
+    counted as others count them, and bounds use the least: without ``avoidable_flops``, the part of ``matrix_flops``
+    that a kernel can do without (what follows by symmetry or repeats, taps in the padding), and the bound of a program
+    without ``recomputed_flops``, which another of its ops computes too (the scores of an attention). Of a
     collective, ``traffic`` has the group, which its bound needs between nodes. ``upper`` marks a
     count that data could only lower (unknown sequence lengths, routing); ``note`` gives the reason. Counts may be those
     of many shapes (``costs.lanes``).
@@ -62,6 +65,8 @@ class OpCost:
 
     matrix_flops: int = 0
     matrix_dtype: str | None = None
+    avoidable_flops: int = 0
+    recomputed_flops: int = 0
     vector_flops: int = 0
     vector_dtype: str | None = None
     bytes_read: int = 0
@@ -79,8 +84,11 @@ class OpCost:
             or self.bytes_read < 0
             or self.bytes_written < 0
             or self.bytes_sent < 0
+            or self.avoidable_flops < 0
+            or self.recomputed_flops < 0
+            or self.matrix_flops < self.avoidable_flops + self.recomputed_flops
         ):
-            raise ValueError("FLOPs and bytes cannot be negative")
+            raise ValueError("FLOPs and bytes cannot be negative, nor more FLOPs be avoidable than there are")
 
     @property
     def bytes_moved(self) -> int:

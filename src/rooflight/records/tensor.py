@@ -76,6 +76,10 @@ class TensorSpec:
         places = prod(size for size, stride in zip(self.shape, self.strides, strict=True) if stride != 0 or size == 0)
         return min(places, self.extent)
 
+    def repeats(self, dim: int) -> int:
+        """How often the same elements come along a dimension: expanded (stride 0), its size; else once."""
+        return self.shape[dim] if self.strides is not None and self.strides[dim] == 0 else 1
+
     @property
     def nbytes(self) -> int:
         """Bytes of the distinct elements: the least that reading or writing the whole tensor moves."""

@@ -76,7 +76,8 @@ class UnitTimes(NamedTuple):
 
 
 def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> Bound:
-    """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, seconds to send).
+    """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, seconds to send), without
+    the FLOPs that are avoidable.
 
     ``float32_matrix`` is the precision at which the op's float32 products run (``roofline.float32``). The cost may be
     of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model: Williams, Waterman, Patterson,
@@ -105,7 +106,8 @@ def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32"
         if precision == "float32":
             precision = float32_matrix
         precision = device.computed_as(precision)
-        matrix_s = _over(cost.matrix_flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
+        flops = cost.matrix_flops - cost.avoidable_flops
+        matrix_s = _over(flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
     if cost.vector_flops:
         precision = precision_of(cost.vector_dtype or "") or "float32"  # integers run on the same lanes
         vector_s = _over(cost.vector_flops, device.vector_peak(precision), f"{precision} vector peak", unknown)

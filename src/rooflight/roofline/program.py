@@ -46,8 +46,9 @@ class ProgramBounds:
     """``program_bound_s`` ≤ ``fused_bound_s`` ≤ the op bound.
 
     *Fused*: the sum over regions (see ``fusion``) of the largest of their arithmetic, the bytes that cross their edges
-    and what they send. *Program*: the largest of all arithmetic, the compulsory bytes (inputs, weights and states read
-    once, states and results written once) and all that is sent, everything overlapping. ``warm``: what they are where a
+    and what they send. *Program*: the largest of all arithmetic (a product of the same values once), the compulsory
+    bytes (inputs, weights and states read once, states and results written once) and all that is sent, everything
+    overlapping. ``warm``: what they are where a
     cache serves the data.
 
     *Compulsory*: the program bound without being held below the fused one. Where a calibration measured a cache, each
@@ -92,6 +93,8 @@ def program_bounds(
         shares = np.array([fusion.work.get(record, 1.0) for record in records.tolist()])
         units[:2] *= shares
     work = [by_region(seconds) for seconds in units]
+    once = units[0] * np.array([_not_recomputed(cost) for cost in costs])[signature]
+    once[np.isin(records, list(fusion.repeated))] = 0
     read = np.array([region.bytes_read for region in fusion.regions], dtype=np.float64)
     written = np.array([region.bytes_written for region in fusion.regions], dtype=np.float64)
 
@@ -100,9 +103,9 @@ def program_bounds(
         ops = by_region(np.array(alone, dtype=np.float64)[signature])
         # what is small enough to come from a cache op by op may not be when merged
         fused_s = float(np.minimum(np.max([*work, moving(read, written, device.memory)], axis=0), ops).sum())
-        matrix_s, vector_s, network_s = (float(seconds.sum()) for seconds in work)
+        vector_s, network_s = (float(seconds.sum()) for seconds in work[1:])
         everything = Bound(
-            compute_s=max(matrix_s, vector_s),
+            compute_s=max(float(once.sum()), vector_s),
             memory_s=float(moving(fusion.bytes_in, fusion.bytes_out, device.memory)),
             network_s=network_s,
             cache_resident=fits_unknown_cache(fusion.bytes_in + fusion.bytes_out, device.memory),
@@ -140,6 +143,13 @@ def warm_bound_s(cost: OpCost | Uncosted, bound: Bound | None, device: DeviceSpe
         return 0.0
     moving_s = uncached_memory_time(cost.bytes_read, cost.bytes_written, device.memory)
     return max(bound.compute_s, bound.network_s, moving_s)
+
+
+def _not_recomputed(cost: OpCost | Uncosted) -> float:
+    """The share of an op's products that no other op of its program computes."""
+    if isinstance(cost, Uncosted) or not cost.recomputed_flops:
+        return 1.0
+    return 1 - cost.recomputed_flops / (cost.matrix_flops - cost.avoidable_flops)
 
 
 def _unit_times(

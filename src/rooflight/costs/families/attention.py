@@ -2,7 +2,8 @@
 
 Conventions: B batch, Hq query heads, Hkv key and value heads, Nq queries, Nk keys, Dqk and Dv head sizes, P visible
 (query, key) pairs of one head. Forward 2 B Hq P (Dqk + Dv) matrix FLOPs, backward 2 B Hq P (3 Dqk + 2 Dv): the scores
-are recomputed (2.5x forward when Dqk = Dv), or 2x forward with ``recompute`` false. Vector FLOPs: 5 per pair forward
+are recomputed (2.5x forward when Dqk = Dv), or 2x forward with ``recompute`` false. Where they are, a forward pass in
+the same program computed them, too: the bound of a program leaves them out. Vector FLOPs: 5 per pair forward
 (softmax), 6 backward (4 for softmax backward, 2 to recompute the exponential). torch's ``is_causal`` aligns the mask
 to the top left, flash-attn's ``causal`` to the bottom right. What a mask or a score function hides is data: such
 counts are ``upper``. Scores are never stored; the log-sum-exp is, where the op returns it.
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.families.matmul import product
+from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, clamped_sum, flags, integer, integers, read_bytes
 from rooflight.records.signature import OpSignature
@@ -123,7 +124,8 @@ def attention_backward(
     seen = heads.count * pairs
     flops = (BACKWARD_VECTOR_FLOPS + RECOMPUTE_VECTOR_FLOPS * recompute) * seen
     read = read_bytes(op, "dq", "dk", "dv") - unread
-    return product(op, seen * per_pair, query, vector_flops=flops, read=read, upper=bool(note), note=note)
+    cost = product(op, seen * per_pair, query, vector_flops=flops, read=read, upper=bool(note), note=note)
+    return replace(cost, recomputed_flops=multiply_adds(seen * heads.query_size * recompute, query))
 
 
 def mask_note(op: OpSignature) -> str:

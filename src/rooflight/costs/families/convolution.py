@@ -3,20 +3,23 @@
 Conventions: 2 FLOPs per multiply-add of the direct algorithm, padded taps included, per group; Winograd and FFT
 algorithms do fewer and may seem to beat 100 %. Backward is one forward's worth for each of the input's and weight's
 gradients asked for; the bias gradient is a vector reduction. A complex convolution is three real ones, as torch does
-it (Gauss's trick; ATen's complex_convolution), so that a multiply-add is 6 FLOPs. Where strides skip input (1x1 at
-stride 2) only the elements under some tap are read. Where a trace shows that one was computed by Winograd's
-algorithm, the multiplications of F(4x4, 3x3) are counted, which needs the fewest of those in use (Lavin, Gray, "Fast
-algorithms for convolutional neural networks", 2015); where by FFT, none are, since their number is unknown.
+it (Gauss's trick; ATen's complex_convolution), so that a multiply-add is 6 FLOPs. Only elements under some tap are
+read, and only taps that meet data; of the FLOPs, those on padding and on what repeats are avoidable. Where a trace
+shows that one was computed by Winograd's algorithm, the multiplications of F(4x4, 3x3) are counted, which needs the
+fewest of those in use (Lavin, Gray, "Fast algorithms for convolutional neural networks", 2015); where by FFT, none
+are, since their number is unknown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Final
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.rules import Family, copies, first_input, flags, picked_bytes, sources, tensor_bytes
+from rooflight.costs.windows import windows_of
 from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -51,31 +54,66 @@ def _by_algorithm(op: OpSignature, flops: int, weight: TensorSpec) -> int:
     return flops
 
 
-def touched_bytes(x: TensorSpec, weight: TensorSpec, out: TensorSpec) -> int:
-    """Bytes of x [B, Cin, in...] that lie under a tap: along a dimension no more than out x k of them."""
-    spatial = len(weight.shape) - 2
-    inner = zip(x.shape[-spatial:], out.shape[-spatial:], weight.shape[-spatial:], strict=True)
-    touched = prod(x.shape[:-spatial]) * prod(min(size, steps * taps) for size, steps, taps in inner)
-    return picked_bytes(x, touched)
-
-
 def is_transposed(op: OpSignature) -> bool:
     """Whether a convolution is a transposed one."""
     return bool(op.attribute("transposed")) or "transpose" in op.name
+
+
+class _Met:
+    """What of a convolution of x [B, Cin, in...] to y [B, Cout, out...] meets data, not padding; of a transposed one,
+    what ends inside its result: bytes of each tensor, and FLOPs.
+    """
+
+    def __init__(self, op: OpSignature, x: TensorSpec, weight: TensorSpec, y: TensorSpec) -> None:
+        self._op, self._weight, self._spatial = op, weight, len(weight.shape) - 2
+        over, steps = (y, x) if is_transposed(op) else (x, y)
+        sizes, taps, places = (tensor.shape[-self._spatial :] for tensor in (over, weight, steps))
+        self._along = windows_of(op, sizes, taps, places)
+        self._groups = max(1, over.shape[-self._spatial - 1] // max(1, weight.shape[1]))
+        of_over, of_steps = [each.touched for each in self._along], [each.steps_used for each in self._along]
+        of_x, of_y = (of_steps, of_over) if is_transposed(op) else (of_over, of_steps)
+        self.x_bytes, self.y_bytes = self._bytes(x, of_x), self._bytes(y, of_y)
+        self.weight_bytes = self._bytes(weight, [each.taps_used for each in self._along])
+
+    def _bytes(self, tensor: TensorSpec, places: Sequence[int]) -> int:
+        return picked_bytes(tensor, prod(tensor.shape[: -self._spatial]) * prod(places))
+
+    def avoidable(self, flops: int, image: TensorSpec, other: TensorSpec | None = None) -> int:
+        """Of the FLOPs of a product of x or y with the weight, or with the ``other`` of the two: those of taps on
+        padding, and of what repeats along a dimension (stride 0) all but one, be it a result or a term, summed first.
+        """
+        if self._op.attribute(ALGORITHM):
+            return 0
+        pairs, counted = prod(each.pairs for each in self._along), prod(each.steps * each.taps for each in self._along)
+        repeats = self._of_image(image) * (self._of_image(other) if other else self._of_weight())
+        return flops - flops * pairs // max(1, counted * repeats)
+
+    def _of_image(self, image: TensorSpec) -> int:
+        sizes = [*image.shape[: -self._spatial], *(each.steps * each.taps for each in self._along)]
+        sizes[-self._spatial - 1] //= self._groups
+        return _repeated(image, sizes)
+
+    def _of_weight(self) -> int:
+        first, *sizes = self._weight.shape
+        return _repeated(self._weight, [first // self._groups, *sizes])
+
+
+def _repeated(tensor: TensorSpec, sizes: Sequence[int]) -> int:
+    return prod(size for dim, size in enumerate(sizes) if tensor.repeats(dim) > 1)
 
 
 def convolve(op: OpSignature, *, epilogue: int = 0) -> OpCost:
     """The cost of convolving the first input with the second, further inputs (bias, addend) read in full."""
     x, weight, *others = sources(op)
     out = op.outputs[0]
-    transposed = is_transposed(op)
+    met, count = _Met(op, x, weight, out), direct_multiply_adds(x, weight, out, transposed=is_transposed(op))
+    flops = _by_algorithm(op, multiply_adds(count, x), weight)
     return OpCost(
-        matrix_flops=_by_algorithm(
-            op, multiply_adds(direct_multiply_adds(x, weight, out, transposed=transposed), x), weight
-        ),
+        matrix_flops=flops,
         matrix_dtype=x.dtype,
+        avoidable_flops=met.avoidable(flops, x),
         vector_flops=(epilogue + bool(others)) * out.numel,
-        bytes_read=(x.nbytes if transposed else touched_bytes(x, weight, out)) + tensor_bytes(weight, *others),
+        bytes_read=met.x_bytes + met.weight_bytes + tensor_bytes(*others),
         bytes_written=out.nbytes,
     )
 
@@ -96,14 +134,16 @@ convolution_ops.having(needs=Needs.CONVOLVED).rows(
 
 def _backward(op: OpSignature, grad: TensorSpec, x: TensorSpec, weight: TensorSpec) -> OpCost:
     wants_x, wants_weight, wants_bias = (*flags(op, "output_mask", (True, True, True)), False)[:3]
-    transposed = is_transposed(op)
-    forward = direct_multiply_adds(x, weight, grad, transposed=transposed)
-    seen = x.nbytes if transposed else touched_bytes(x, weight, grad)
+    met, count = _Met(op, x, weight, grad), direct_multiply_adds(x, weight, grad, transposed=is_transposed(op))
+    flops = _by_algorithm(op, multiply_adds(count, x), weight)
     return OpCost(
-        matrix_flops=_by_algorithm(op, multiply_adds((wants_x + wants_weight) * forward, x), weight),
+        matrix_flops=(wants_x + wants_weight) * flops,
         matrix_dtype=x.dtype,
+        avoidable_flops=wants_x * met.avoidable(flops, grad) + wants_weight * met.avoidable(flops, x, grad),
         vector_flops=grad.numel if wants_bias else 0,
-        bytes_read=grad.nbytes + (seen if wants_weight else 0) + (weight.nbytes if wants_x else 0),
+        bytes_read=(grad.nbytes if wants_bias else met.y_bytes)
+        + (met.x_bytes if wants_weight else 0)
+        + (met.weight_bytes if wants_x else 0),
         bytes_written=op.output_bytes,
     )
 

@@ -5,7 +5,9 @@ Factorizations and solvers.
 Conventions: leading-order FLOPs of the classical dense algorithms (LAPACK working notes), counted on the matrix unit,
 where blocked algorithms do most of them, and 4 times as many on complex numbers; every batch entry alike. Of iterative
 methods (eigenvalues, singular values) only the reduction they start with is counted: iterations depend on data, so
-those counts are low. Checking for errors reads one number per matrix.
+those counts are low. A QR factorization first makes a small matrix of a tall one (Chan, ACM TOMS 8, 1982), and the
+driver gesvda takes the eigenvalues of A^T A: what singular values take beyond these is avoidable. Checking for errors
+reads one number per matrix.
 Of symmetric and triangular matrices one triangle is read.
 
 Fourier transforms.
@@ -22,7 +24,7 @@ from dataclasses import replace
 from math import log2, prod
 
 from rooflight.costs.cost import OpCost
-from rooflight.costs.families.matmul import product
+from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, copies, dims, moves, moving, per_output, picked_bytes, read_bytes
 from rooflight.records.signature import OpSignature
@@ -34,17 +36,25 @@ ITERATIONS_NOTE = "iterations not counted"
 
 
 def factorize(
-    op: OpSignature, matrix: TensorSpec, flops: float, *, half: TensorSpec | None = None, note: str = ""
+    op: OpSignature,
+    matrix: TensorSpec,
+    flops: float,
+    *,
+    least: float | None = None,
+    half: TensorSpec | None = None,
+    note: str = "",
 ) -> OpCost:
-    """The cost of an op that does so many real FLOPs for each matrix of a batch. Of ``half``, an input, it reads one
-    triangle.
+    """The cost of an op that does so many real FLOPs for each matrix of a batch, ``least`` of which none can avoid. Of
+    ``half``, an input, it reads one triangle.
     """
     count = prod(matrix.shape[:-2]) * round(flops)
+    avoidable = 0 if least is None else multiply_adds(prod(matrix.shape[:-2]) * round(flops - least), matrix) // 2
     read = read_bytes(op)
     if half is not None:
         read -= half.nbytes - picked_bytes(half, prod(half.shape[:-1]) * (_square(half) + 1) // 2)
     cost = product(op, count, matrix, read=read, note=note)
-    return replace(cost, matrix_flops=cost.matrix_flops // 2)  # counted one by one, not as multiply-adds
+    # counted one by one, not as multiply-adds
+    return replace(cost, matrix_flops=cost.matrix_flops // 2, avoidable_flops=avoidable)
 
 
 def _square(matrix: TensorSpec) -> int:
@@ -107,8 +117,6 @@ linalg_ops.rows(
         of_first(lambda a: 4 * _square(a) ** 3 / 3, half=True, note=ITERATIONS_NOTE): "_linalg_eigh linalg_eigh "
         "linalg_eigvalsh",
         of_first(lambda a: 10 * _square(a) ** 3 / 3, note=ITERATIONS_NOTE): "linalg_eig linalg_eigvals _linalg_eigvals",
-        of_first(lambda a: 2 * householder_flops(a), note=ITERATIONS_NOTE): "_linalg_svd linalg_svd linalg_svdvals svd "
-        "linalg_pinv",
         # how many products it takes depends on the norm; none is counted
         lambda op: moves(op, note=ITERATIONS_NOTE): "linalg_matrix_exp matrix_exp",
         # B and a factor, perhaps with pivots between them; A triangular and B, or B and A
@@ -122,6 +130,17 @@ linalg_ops.rows(
         per_output(3): "linalg_cross cross",
     }
 )
+
+
+@linalg_ops("_linalg_svd linalg_svd linalg_svdvals svd linalg_pinv")
+def svd(op: OpSignature) -> OpCost:
+    """A [m, n] to bidiagonal form, 4 k^2 (max - k / 3); of R [k, k] instead if A is factorized to Q R first."""
+    a = op.inputs[0]
+    (short, long), bidiagonal = sorted(a.shape[-2:]), 2 * householder_flops(a)
+    least = min(bidiagonal, householder_flops(a) + 8 * short**3 / 3)
+    if op.attribute("driver") == "gesvda":  # half of A^T A, and its reduction to tridiagonal form
+        least = min(least, short**2 * long + 4 * short**3 / 3)
+    return factorize(op, a, bidiagonal, least=least, note=ITERATIONS_NOTE)
 
 
 @linalg_ops("linalg_householder_product orgqr")

@@ -4,11 +4,16 @@ Conventions: 2 FLOPs per multiply-add on the matrix unit, at the peak of the fir
 multiply-add is 4 real ones, as cuBLAS's cgemm and MKL's compute it (docs/reference/numbers.md). A bias added in the
 epilogue is one vector FLOP per element of the result, an activation applied there one more. With ``beta=0`` nothing is
 added, and the first argument is not read; with ``alpha=0`` nothing is multiplied, and the others are not.
+
+Avoidable are one triangle of a matrix times its own transpose (BLAS: syrk), and what repeats along a dimension of an
+operand (stride 0): rows, columns and batch entries are computed once, and terms that have a factor in common are
+summed before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -16,7 +21,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost, Uncosted
 from rooflight.costs.rules import Family, first_output, flags, largest, moves, moving, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
-from rooflight.records.tensor import TensorSpec
+from rooflight.records.tensor import UNSHARED, TensorSpec, contiguous_strides
 
 matmul_ops = Family("matmul", fusable=True, epilogue=True, product=True)
 plain = matmul_ops.having(needs=Needs.PRODUCT)
@@ -29,14 +34,58 @@ def multiply_adds(count: int, operand: TensorSpec) -> int:
 
 
 def product(
-    op: OpSignature, count: int, operand: TensorSpec, unread: Sequence[str] = (), read: int | None = None, **rest: Any
+    op: OpSignature,
+    count: int,
+    operand: TensorSpec,
+    unread: Sequence[str] = (),
+    read: int | None = None,
+    by: TensorSpec | None = None,
+    **rest: Any,
 ) -> OpCost:
     """The cost of an op that reads its inputs, or so many bytes, does ``count`` multiply-adds and writes its outputs;
-    ``rest`` as ``OpCost`` has it.
+    ``rest`` as ``OpCost`` has it. Where it is ``operand`` [..., m, k] @ ``by`` [..., k, n], some may be avoidable.
     """
     moved = {"bytes_read": read_bytes(op, *unread) if read is None else read, "bytes_written": op.output_bytes}
     flops = multiply_adds(count, operand)
-    return OpCost(**{**moved, "matrix_dtype": operand.dtype, **rest}, matrix_flops=flops)
+    avoidable = 0 if by is None else flops - multiply_adds(least_multiply_adds(count, operand, by), operand)
+    return OpCost(**{**moved, "matrix_dtype": operand.dtype, **rest}, matrix_flops=flops, avoidable_flops=avoidable)
+
+
+def least_multiply_adds(count: int, a: TensorSpec, b: TensorSpec) -> int:
+    """Of the ``count`` of a [..., m, k] @ b [..., k, n] those that no kernel can do without. Dimensions before the last
+    two that one side lacks belong to the other.
+    """
+    if not _may_spare(a, b):
+        return count
+    if len(b.shape) < 2:
+        b = transposed(_as_row(b))
+    a = _as_row(a) if len(a.shape) < 2 else a
+    repeats = a.repeats(-2) * b.repeats(-1) * max(a.repeats(-1), b.repeats(-2))
+    for dim in range(-max(len(a.shape), len(b.shape)), -2):
+        there = [tensor for tensor in (a, b) if len(tensor.shape) >= -dim and tensor.shape[dim] != 1]
+        if there and all(tensor.repeats(dim) > 1 for tensor in there):
+            repeats *= there[0].shape[dim]
+    rows = a.shape[-2] // a.repeats(-2)
+    is_symmetric = a.storage != UNSHARED and a == transposed(b)
+    return count // repeats * (rows + 1) // (2 * rows) if is_symmetric and rows else count // repeats
+
+
+def _may_spare(a: TensorSpec, b: TensorSpec) -> bool:
+    return a.storage != UNSHARED or a.strides is not None or b.strides is not None
+
+
+def transposed(tensor: TensorSpec) -> TensorSpec:
+    """A view [..., m, n] as [..., n, m]; contiguous strides are those that None stands for."""
+    if len(tensor.shape) < 2:
+        return tensor
+    *batch, rows, columns = zip(tensor.shape, tensor.strides or contiguous_strides(tensor.shape), strict=True)
+    shape, strides = zip(*batch, columns, rows, strict=True)
+    contiguous = list(strides) == contiguous_strides(shape)
+    return replace(tensor, shape=shape, strides=None if contiguous else strides)
+
+
+def _as_row(vector: TensorSpec) -> TensorSpec:
+    return replace(vector, shape=(1, *vector.shape), strides=vector.strides and (1, *vector.strides))
 
 
 def adds(op: OpSignature) -> bool:
@@ -49,14 +98,21 @@ def multiplies(op: OpSignature) -> bool:
     return op.attribute("alpha") != 0
 
 
-def product_added(op: OpSignature, count: int, operand: TensorSpec, elements: int, activation: int = 0) -> OpCost:
+def product_added(
+    op: OpSignature,
+    count: int,
+    operand: TensorSpec,
+    elements: int,
+    activation: int = 0,
+    by: TensorSpec | None = None,
+) -> OpCost:
     """The same, added to the first argument unless ``beta`` is 0: a vector FLOP for each of so many elements, and those
     of an activation. With ``alpha=0`` there is nothing to add, and the operands are not read.
     """
     unread = () if adds(op) else op.input_names[:1]
     if not multiplies(op):
         return moves(op, vector_flops=activation * elements, unread=(*unread, *op.input_names[1:3]))
-    return product(op, count, operand, vector_flops=(adds(op) + activation) * elements, unread=unread)
+    return product(op, count, operand, vector_flops=(adds(op) + activation) * elements, unread=unread, by=by)
 
 
 @plain("mm")
@@ -64,7 +120,7 @@ def mm(op: OpSignature) -> OpCost:
     """[m, k] @ [k, n]: one multiply-add per (m, n, k)."""
     a, b = op.inputs[:2]
     (m, k), (_, n) = a.shape, b.shape
-    return product(op, m * n * k, a)
+    return product(op, m * n * k, a, by=b)
 
 
 @plain("bmm")
@@ -72,7 +128,7 @@ def bmm(op: OpSignature) -> OpCost:
     """[b, m, k] @ [b, k, n]: a matrix product per batch entry."""
     a, b = op.inputs[:2]
     (batch, m, k), (_, _, n) = a.shape, b.shape
-    return product(op, batch * m * n * k, a)
+    return product(op, batch * m * n * k, a, by=b)
 
 
 @plain("addmm _addmm_activation")
@@ -80,7 +136,7 @@ def addmm(op: OpSignature) -> OpCost:
     """bias + [m, k] @ [k, n]: the product, then the bias (and perhaps an activation) once per element."""
     _, a, b = op.inputs[:3]
     (m, k), (_, n) = a.shape, b.shape
-    return product_added(op, m * n * k, a, m * n, activation=op.name == "aten::_addmm_activation")
+    return product_added(op, m * n * k, a, m * n, activation=op.name == "aten::_addmm_activation", by=b)
 
 
 @plain("baddbmm")
@@ -89,7 +145,7 @@ def baddbmm(op: OpSignature) -> OpCost:
     """bias + [b, m, k] @ [b, k, n], of ``addbmm`` summed over b."""
     _, a, b = op.inputs[:3]
     (batch, m, k), (_, _, n) = a.shape, b.shape
-    return product_added(op, batch * m * n * k, a, (1 if "::addbmm" in op.name else batch) * m * n)
+    return product_added(op, batch * m * n * k, a, (1 if "::addbmm" in op.name else batch) * m * n, by=b)
 
 
 @thin("addr")
@@ -104,12 +160,15 @@ def addr(op: OpSignature) -> OpCost:
 
 matmul_ops.rows(
     {
-        lambda op: product(op, op.inputs[0].numel, op.inputs[0]): "mv dot vdot",  # [m, k] @ [k]; [k] . [k]
+        # [m, k] @ [k]; [k] . [k]
+        lambda op: product(op, op.inputs[0].numel, op.inputs[0], by=op.inputs[1]): "mv dot vdot",
         # bias + [m, k] @ [k]
-        lambda op: product_added(op, op.inputs[1].numel, op.inputs[1], op.inputs[1].shape[0]): "addmv",
+        lambda op: product_added(op, op.inputs[1].numel, op.inputs[1], op.inputs[1].shape[0], by=op.inputs[2]): "addmv",
         # [..., m, k] @ [..., k, n], either side perhaps a vector: k multiply-adds per element of the result
-        lambda op: product(op, op.outputs[0].numel * op.inputs[0].shape[-1], op.inputs[0]): "matmul inner "
-        "linalg_matmul",
+        lambda op: product(
+            op, op.outputs[0].numel * op.inputs[0].shape[-1], op.inputs[0], by=op.inputs[1]
+        ): "matmul linalg_matmul",
+        lambda op: product(op, op.outputs[0].numel * op.inputs[0].shape[-1], op.inputs[0]): "inner",
         # one gradient of a linear layer: dx from (dy [m, n], w [n, k]) or dw from (dy [m, n], x [m, k])
         lambda op: product(op, op.inputs[0].numel * op.inputs[1].shape[-1], op.inputs[0]): (
             "mkldnn_linear_backward_input mkldnn_linear_backward_weights"
@@ -145,7 +204,9 @@ def linear(op: OpSignature) -> OpCost:
     bias = op.input("bias") or op.input("B") or op.input("b")
     # a nested x is a flat list of elements, then only the weight tells k; a weight packed for MKL tells nothing
     k = op.inputs[1].shape[-1] if op.name == "aten::linear" else x.shape[-1]
-    return product(op, out.numel * k, x, vector_flops=out.numel if bias else 0)
+    is_plain = op.name == "aten::linear" and x.packing is None and _may_spare(x, op.inputs[1])
+    by = transposed(op.inputs[1]) if is_plain else None
+    return product(op, out.numel * k, x, vector_flops=out.numel if bias else 0, by=by)
 
 
 @matmul_ops("linear_backward")

@@ -135,17 +135,18 @@ def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
 
 def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Uncosted, ...]:
     """Ops with their costs and bounds; why not, of an op without a cost. A send counts as one between nodes where its
-    group is on several: that is what models are taught, and what is asked of them.
+    group is on several, and FLOPs count that a kernel could avoid: that is what models are taught, and what is asked of
+    them.
     """
     costs = ((op, cost_of(op)) for op in ops)
     return tuple(
-        cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(_between_ends(cost), device))
+        cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(_as_taught(cost), device))
         for op, cost in costs
     )
 
 
-def _between_ends(cost: OpCost) -> OpCost:
-    return cost if cost.traffic is None else replace(cost, traffic=cost.traffic.between_ends)
+def _as_taught(cost: OpCost) -> OpCost:
+    return replace(cost, avoidable_flops=0, traffic=cost.traffic and cost.traffic.between_ends)
 
 
 def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:

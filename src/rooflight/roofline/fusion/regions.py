@@ -29,6 +29,7 @@ from rooflight.roofline.fusion.graph import OpGraph, Region
 from rooflight.roofline.fusion.narrowing import narrowed_calls
 from rooflight.roofline.fusion.ops import op_fusion_of, partial_touches, touched_by
 from rooflight.roofline.fusion.parts import Part, union_bytes
+from rooflight.roofline.fusion.repeated import repeated_products
 
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
@@ -227,7 +228,7 @@ class Fusion:
     """The regions of a session, in the order in which they begin, and its compulsory bytes: ``bytes_in`` of what was
     there before the step and is read, ``bytes_out`` of what is there after it and was written. ``attending``: records
     of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read,
-    the share of its FLOPs that this part takes.
+    the share of its FLOPs that this part takes. ``repeated``: records of products that the program had computed before.
     """
 
     regions: tuple[Region, ...]
@@ -235,6 +236,7 @@ class Fusion:
     bytes_out: int
     attending: frozenset[int] = frozenset()
     work: Mapping[int, float] = field(default_factory=dict)
+    repeated: frozenset[int] = frozenset()
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
@@ -253,6 +255,7 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
         bytes_out=sum(results.values()),
         attending=frozenset(graph.records[op] for op in graph.attending),
         work={record: less.work for record, less in narrowed.items() if less.work < 1},
+        repeated=repeated_products(session, costs, calls),
     )
 
 

@@ -172,9 +172,10 @@ def group_mm(op: OpSignature) -> OpCost:
     result, a, b = op.inputs[:3]
     four_bits = "fp4" in op.name
     contracted = a.shape[-1] * (2 if four_bits else 1)
-    how = {"matrix_dtype": "float4_e2m1fn_x2" if four_bits else a.dtype, "upper": True, "note": LEAST_NOTE}
+    dtype = "float4_e2m1fn_x2" if four_bits else a.dtype
     read = a.nbytes + (b.nbytes // max(b.shape[0], 1) if result.numel else 0)
-    return product(op, result.numel * contracted, a, (), read, bytes_written=result.nbytes, **how)
+    count, written = result.numel * contracted, result.nbytes
+    return product(op, count, a, read=read, bytes_written=written, matrix_dtype=dtype, upper=True, note=LEAST_NOTE)
 
 
 @expert_ops(
