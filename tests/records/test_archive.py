@@ -22,6 +22,7 @@ import rooflight as rl
 from rooflight.records.assembly import session_of
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, StorageKind
+from rooflight.records.report import Report
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Columns, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -394,14 +395,37 @@ def test_a_changed_byte_of_a_column_is_found_by_its_checksum(tmp_path: Path) -> 
     assert "CRC" in refuse(path)
 
 
-def test_a_tensor_beyond_all_memory_is_refused(tmp_path: Path) -> None:
-    def huge(text: bytes) -> bytes:
-        found = json.loads(text)
-        found["tensors"][0][0] = [2**62] * 64  # 2^3968 elements: no float can hold what is computed from them
-        return json.dumps(found).encode()
+@pytest.mark.parametrize(
+    ("shape", "strides"), [([2**62] * 64, None), ([10**70], None), ([2**61], None), ([0, 10**70], None), ([2], [2**63])]
+)
+def test_a_tensor_beyond_all_memory_is_refused(tmp_path: Path, shape: list[int], strides: list[int] | None) -> None:
+    path = rewrite(small().save(tmp_path / "huge"), {"header.json": header_of_tensor(shape, strides)})
+    assert "a tensor has 2^63 bytes or more, which no memory has" in refuse(path)
 
-    path = rewrite(small().save(tmp_path / "huge"), {"header.json": huge})
-    assert "more elements than any memory" in refuse(path)
+
+def test_what_the_largest_tensors_need_is_finite(tmp_path: Path) -> None:
+    large = TensorSpec((2**30, 2**30), "bfloat16")
+    product = OpSignature(name="aten::mm", inputs=(large, large), outputs=(large,))
+    record = OpRecord(signature=product, module=ModuleEntry("", ""), phase="", direction=Direction.FORWARD)
+    session = rl.load(session_of([record] * 9).save(tmp_path / "large"))
+    totals = rl.analyze(session, "H100-SXM5-80GB").totals
+    assert totals.matrix_flops == 9 * 2 * 2**90
+    assert totals.bytes_moved == 9 * 3 * 2**61
+    assert str(rl.analyze(session, "H100-SXM5-80GB").report())
+
+
+def test_names_and_notes_that_nobody_can_read_are_cut(tmp_path: Path) -> None:
+    long, notes = "n" * 1_000_000, [f"note {number}" for number in range(1_100_000)]
+    changed = header(notes=notes, phases=[long], modules=[[long, long]], functions=[long], environment={"gpu": long})
+    session = rl.load(rewrite(small().save(tmp_path / "long"), {"header.json": changed}, zipfile.ZIP_DEFLATED))
+    assert session.notes[99:] == ("note 99", "1,099,900 more notes of the session are left out")
+    cut = "n" * 8192 + "… (cut: 1,000,000 characters)"
+    module = session.modules[0]
+    assert [session.phases[0], session.functions[0], module.path, module.class_name, session.environment["gpu"]] == [
+        cut
+    ] * 5
+    report = Report(title=long, data={})
+    assert report.title == cut
 
 
 # -- saving ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from itertools import chain
 from math import inf, prod
@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.records.dtypes import ITEM_BYTES
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
@@ -37,11 +38,13 @@ from rooflight.records.session import (
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import Packing, TensorSpec
+from rooflight.records.visible import shortened
 
 _MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
 _ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
 _MOST_HEADER_BYTES: Final = 1 << 27  # 100,000 signatures take 20 MB, as Python's objects ten times as much
-_MOST_ELEMENTS: Final = 1 << 256  # of one tensor; figures computed from so many are still finite
+_MOST_BYTES: Final = 1 << 63  # of one tensor: more have no address, and fit no column
+_MOST_NOTES: Final = 100
 
 
 def load(path: str | Path) -> Session:
@@ -65,14 +68,14 @@ def load(path: str | Path) -> Session:
             lifetimes = _read_lifetimes(archive, header)
         session = Session(
             signatures=_signatures(header),
-            modules=tuple(ModuleEntry(*row) for row in header.modules),
-            phases=header.phases,
-            functions=header.functions,
+            modules=tuple(ModuleEntry(*map(shortened, row)) for row in header.modules),
+            phases=tuple(map(shortened, header.phases)),
+            functions=tuple(map(shortened, header.functions)),
             columns=columns,
             storage_bytes=storage_bytes,
             lifetimes=lifetimes,
-            environment=header.environment,
-            notes=header.notes,
+            environment={key: shortened(value) for key, value in header.environment.items()},
+            notes=_notes(header.notes),
         )
         _check(session)
         if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
@@ -130,7 +133,7 @@ def _signatures(header: Header) -> tuple[OpSignature, ...]:
         raise _UnreadableError("a signature names a tensor that is not there: record it again")
     return tuple(
         OpSignature(
-            name=name,
+            name=shortened(name),
             inputs=tuple(tensors[index] for index in inputs),
             outputs=tuple(tensors[index] for index in outputs),
             input_names=input_names,
@@ -138,6 +141,13 @@ def _signatures(header: Header) -> tuple[OpSignature, ...]:
         )
         for name, inputs, outputs, input_names, attributes in header.signatures
     )
+
+
+def _notes(notes: Sequence[str]) -> tuple[str, ...]:
+    """Few enough to be read: a recording has some ten."""
+    kept = tuple(map(shortened, notes[:_MOST_NOTES]))
+    left_out = len(notes) - len(kept)
+    return (*kept, f"{left_out:,} more notes of the session are left out") if left_out else kept
 
 
 def _read_header(archive: zipfile.ZipFile) -> Header:
@@ -248,8 +258,9 @@ def _check(session: Session) -> None:
         strides = tensor.strides
         if min(tensor.shape, default=0) < 0 or (strides is not None and len(strides) != len(tensor.shape)):
             raise _UnreadableError("a tensor has an impossible shape: record it again")
-        if prod(tensor.shape) >= _MOST_ELEMENTS:
-            raise _UnreadableError("a tensor has more elements than any memory: record it again")
+        held = (tensor.offset + tensor.extent) * ITEM_BYTES.get(tensor.dtype, 1)
+        if max(held, tensor.numel, *tensor.shape, *(strides or ())) >= _MOST_BYTES:
+            raise _UnreadableError("a tensor has 2^63 bytes or more, which no memory has: record it again")
         if tensor.packing is not None and not _is_possible(tensor, tensor.packing):
             raise _UnreadableError("a sparse or nested tensor has an impossible shape: record it again")
 

@@ -19,6 +19,15 @@ _BLANK: Final = frozenset(
 """Characters that Unicode calls printable and that show nothing (most of the rest of Default_Ignorable_Code_Point)."""
 
 
+LONGEST: Final = 8192
+"""Characters of a name or a note that are kept; names of C++ templates have some thousand."""
+
+
+def shortened(text: str) -> str:
+    """The text, cut where it is longer than any that a profiler or a recording writes, with what it had."""
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}… (cut: {len(text):,} characters)"
+
+
 def visible(text: str) -> str:
     r"""The text with every character that a reader could not see as an escape, as ``repr`` writes it: ``\x1b``,
     ``\n``, ``\u202e``. Those are the controls (C0, DEL, C1), formats (bidirectional, zero-width), line separators,
@@ -45,5 +54,5 @@ def make_visible(noun: Any) -> None:
 
 def _visible_in(value: Any) -> Any:
     if type(value) is str:  # the text of an enum comes from Rooflight
-        return visible(value)
+        return visible(shortened(value))
     return tuple(map(_visible_in, value)) if type(value) is tuple else value

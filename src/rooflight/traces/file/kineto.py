@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from rooflight.records.visible import shortened
 from rooflight.traces.file.chunks import NO_ARGS, RawArgs, RawEvent, TraceChunks
 from rooflight.traces.file.trace import (
     COLLECTIVE,
@@ -42,7 +43,6 @@ _OTHER_EVENTS: Final = frozenset(
     }
 )
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
-_LONGEST_NAME: Final = 8192  # those of templates have some thousand characters
 _EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
 
@@ -72,8 +72,7 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
         category, name, args = event.cat, event.name, event.args
         if category == "python_function" and not (name.startswith(MODULE) or is_loader(name)):
             continue
-        if len(name) > _LONGEST_NAME:
-            name = f"{name[:_LONGEST_NAME]}… ({len(name):,} characters)"
+        name = shortened(name)
         began, duration = event.ts, event.dur
         if not (0 <= duration <= _LAST_US and -_LAST_US <= began <= _LAST_US):
             left_out[_why_untimed(began, duration)] += 1
