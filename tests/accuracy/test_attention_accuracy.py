@@ -267,11 +267,41 @@ class TestFlexAttention:
         assert found.bytes_written >= 16384  # o: 4 B * 2 * 128 * 16
         assert analysis.coverage.uncosted == ()
 
-    def test_a_block_mask_leaves_an_upper_count(self):
+    @staticmethod
+    def masked(visible, **settings):
+        """2 heads of 300 queries and keys, three blocks of 128 of which the last has 44; and 16 numbers."""
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        q, k, v = self.inputs()
-        mask = create_block_mask(lambda b, h, i, j: i >= j, 1, 1, 128, 128, device="cpu")
-        analysis = analyse(lambda: flex_attention(q, k, v, block_mask=mask))
-        assert analysis.totals.matrix_flops == 2097152
-        assert cost(analysis, "higher_order::flex_attention").upper
+        q, k, v = (rand(1, 2, 300, 16) for _ in range(3))
+        mask = create_block_mask(visible, None, None, 300, 300, device="cpu")
+        return cost(
+            analyse(lambda: flex_attention(q, k, v, block_mask=mask, **settings)), "higher_order::flex_attention"
+        )
+
+    @pytest.mark.parametrize(
+        ("visible", "pairs"),
+        [
+            (lambda b, h, i, j: i >= j, 300 * 301 // 2),
+            (lambda b, h, i, j: (i >= j) & (i - j < 5), 5 * 300 - 10),
+            (lambda b, h, i, j: i // 10 == j // 10, 10 * 300),
+        ],
+    )
+    def test_a_block_mask_leaves_the_pairs_that_it_shows(self, visible, pairs):
+        found = self.masked(visible)
+        assert found.matrix_flops == 2 * 2 * pairs * (16 + 16)
+        assert not found.upper
+
+    def test_keys_in_blocks_that_no_query_sees_are_not_read(self):
+        """280 of 300 keys, and as many values, of 2 heads: 2 * 280 * 2 * 16 * 4 B less."""
+        less, more = (self.masked(lambda b, h, i, j, n=n: (j >= n) & (i >= 0)).bytes_read for n in (280, 0))
+        assert more - less >= 71680
+
+    def test_of_many_blocks_that_are_not_full_a_pair_each_is_certain(self, monkeypatch):
+        """One is full, those with the last 44 queries are not, nor are those on the diagonal."""
+        monkeypatch.setattr("rooflight.capture.record.block_masks._MOST_PAIRS", 0)
+        pairs = 128 * 128 + 5
+        assert self.masked(lambda b, h, i, j: i >= j).matrix_flops == 2 * 2 * pairs * 32
+
+    def test_a_score_function_may_hide_more(self):
+        found = self.masked(lambda b, h, i, j: i >= j, score_mod=lambda score, b, h, i, j: score * 2)
+        assert (found.upper, found.note) == (True, "score function not evaluated")

@@ -170,11 +170,15 @@ test_costs = costs(
     # dense batch of the packed op is exact: the triangle of test_causal_square
     _efficient_attention_forward query=2x8x4x16:bfloat16 key=2x8x4x16:bfloat16 value=2x8x4x16:bfloat16 ->
         2x8x4x16:bfloat16 | custom_mask_type=1 = upper False, matrix 18432
-    # flex attention is upper
+    # an unknown block mask of flex attention counts as the least: a key for each of 2 * 4 * 8 queries, of 32 numbers;
+    # read are the queries and one key and value of each head, 2 * 4 * (8 + 1 + 1) * 16
     higher_order::flex_attention 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8 =
-        upper True, matrix 32768
+        upper True, matrix 4096, read 2560
+    # half of the pairs hidden, and 2 of 8 keys from all queries: 2 * 4 * (8 + 6 + 6) * 16
+    higher_order::flex_attention 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8 |
+        hidden=(32,64,2,8,0) = upper False, matrix 16384, read 5120
     higher_order::flex_attention_backward 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8
-        2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 = matrix 81920
+        2x4x8x16:bfloat16 -> 2x4x8x16:bfloat16 2x4x8x16:bfloat16 2x4x8x16:bfloat16 | hidden=(0,1,0,1,0) = matrix 81920
     # expanded key heads are read once
     scaled_dot_product_attention query=2x4x8x16:bfloat16 key=2x4x8x16~128,0,16,1:bfloat16
         value=2x4x8x16~128,0,16,1:bfloat16 -> 2x4x8x16:bfloat16 = read 3072

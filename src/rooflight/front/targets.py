@@ -194,11 +194,13 @@ def _is_problem(target: str) -> bool:
 
 
 def _open(target: str, options: RunOptions, place: str) -> Step:
+    from rooflight.capture.record.constants import noting_constants
     from rooflight.workloads.targets import open_target
 
-    return open_target(target, mode=options.mode or "forward", batch=options.batch, seq=options.seq,
-                       dtype=options.dtype, device=place, optimizer=options.optimizer,
-                       small=options.small)  # fmt: skip
+    with noting_constants():
+        return open_target(target, mode=options.mode or "forward", batch=options.batch, seq=options.seq,
+                           dtype=options.dtype, device=place, optimizer=options.optimizer,
+                           small=options.small)  # fmt: skip
 
 
 def _record(step: Step, progress: Progress) -> Session:

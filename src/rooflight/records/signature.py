@@ -29,6 +29,18 @@ ALGORITHM: Final = "algorithm"
 COMPUTED_IN: Final = "computed_in"
 """Attribute of ops of which a trace shows at which precision their float32 products ran: "tfloat32" or "float32"."""
 
+HIDDEN: Final = "hidden"
+"""Attribute of an op that masks scores, or is given a mask of them, which is known: of the mask how many pairs of query
+and key it hides, and how many it has; how many keys it hides from all queries, and how many it has; and a
+checksum of which pairs these are.
+"""
+
+ZEROED: Final = "zeroed"
+"""Attribute of ops that put 0 in place of elements, where those are known: counts as of ``HIDDEN``."""
+
+SCORED: Final = "scored"
+"""Attribute of a call of attention with a score function, which may hide more pairs: it is not evaluated."""
+
 AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
 
 

@@ -256,7 +256,8 @@ class CostedSession:
     @cached_property
     def coverage(self) -> Coverage:
         """How much of the session has a cost, and what has not."""
-        return coverage_of(self.session, self.costs, self._calls, self._modules_of_signatures)
+        masks = len(self.fusion.unknown_masks)
+        return coverage_of(self.session, self.costs, self._calls, self._modules_of_signatures, assumed=masks)
 
     @cached_property
     def unknown_peaks(self) -> dict[str, int]:

@@ -314,13 +314,18 @@ class Coverage(Fields, frozen=True, kw_only=True):
 
 
 def coverage_of(
-    session: Session, costs: Sequence[OpCost | Uncosted], calls: Int64, modules: Mapping[int, Sequence[str]]
+    session: Session,
+    costs: Sequence[OpCost | Uncosted],
+    calls: Int64,
+    modules: Mapping[int, Sequence[str]],
+    *,
+    assumed: int = 0,
 ) -> Coverage:
     """The coverage of a session; ``costs`` and ``calls`` go with its signatures, ``modules`` has by number of a
-    signature the paths of the modules that call it.
+    signature the paths of the modules that call it. ``assumed``: calls under assumptions that their costs do not name.
     """
     found: dict[tuple[str, str], UncostedOp] = {}
-    all_bytes = upper = 0
+    all_bytes, upper = 0, assumed
     for number, (op, cost, count) in enumerate(zip(session.signatures, costs, calls.tolist(), strict=True)):
         size = count * (op.input_bytes + op.output_bytes)
         all_bytes += size

@@ -20,6 +20,7 @@ from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
 from torch.utils.checkpoint import _StopRecomputationError
 
+from rooflight.capture.record.constants import Constants
 from rooflight.capture.record.kernels import COMPOSITES, Composite, with_gradients
 from rooflight.capture.record.signatures import start_of, storage_of, tensors_in
 from rooflight.capture.record.tape import Tape
@@ -84,6 +85,7 @@ class Source(OnStack, TorchDispatchMode):
     tape: Tape
     thread: int
     composites: Composites
+    constants: Constants
     blind: int
     """While above 0, for instance after an error, ops run without being recorded."""
     here = True
@@ -141,7 +143,7 @@ class Composites:
     def note(self, composite: Composite, first: int, sequence: int, args: tuple[Any, ...], out: Any) -> None:
         """Write the record of a call that ran as the records since ``first``, its nodes since ``sequence``."""
         tape = self._source.tape
-        op, backward = composite.describe(args, out)
+        op, backward = self._source.constants.with_mask(composite.describe(args, out), composite.mask(args))
         children = range(first, len(tape))
         inputs, outputs = tensors_in(args), tensors_in(out)
         parent = self._append(op, inputs, outputs)
@@ -378,7 +380,7 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
         return decomposed(composite.op, args, kwargs)
     if not composite.applies(given) or any(source.composites.calling for source in sources):
         return decomposed(composite.op, args, kwargs)  # part of a call that is already accounted for
-    call = _call_on_meta(composite, given, tensors)
+    call = _call_on_meta(composite, sources, given, tensors)
     if call is not None:
         apply: Any = _OnMeta.apply
         return apply(call, *tensors)
@@ -405,7 +407,9 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
     return out
 
 
-def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence[torch.Tensor]) -> _MetaCall | None:
+def _call_on_meta(
+    composite: Composite, sources: Sequence[Source], args: tuple[Any, ...], tensors: Sequence[torch.Tensor]
+) -> _MetaCall | None:
     if composite.on_meta is None or not tensors[0].is_meta or any(type(tensor) not in _PLAIN for tensor in tensors):
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func does not take such an autograd function
@@ -417,6 +421,8 @@ def _call_on_meta(composite: Composite, args: tuple[Any, ...], tensors: Sequence
             return None
         probes = tuple([result.detach().requires_grad_(wants) for result in results])
         ops = composite.describe(args, probes if len(probes) > 1 else probes[0])
+        for source in sources[:1]:
+            ops = source.constants.with_mask(ops, composite.mask(args))
     return _MetaCall(composite, args, results, ops)
 
 

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.phases import with_closure_inside
 from rooflight.capture.record.composites import NO_SEQUENCE, Composites, Source, decomposed
+from rooflight.capture.record.constants import known_constants
 from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.meta_results import remembering
 from rooflight.capture.record.readers import Reader, reader_of
@@ -70,6 +71,7 @@ class DispatchSource(Source):
         self.blind = 0  # while above 0, for instance after an error, ops run without being recorded
         self.thread = get_ident()
         self.composites = Composites(self)
+        self.constants = known_constants()
         self.module = 0
         self.phase = 0
         self.function = 0
@@ -134,7 +136,8 @@ class DispatchSource(Source):
             if args and isinstance(args[0], torch.Tensor) and args[0].is_meta:
                 run = remembering(func, run)
             try:
-                known = run, reader_of(schema_of(func), self.tape)
+                schema = schema_of(func)
+                known = run, self.constants.around(func, schema, self.tape, reader_of(schema, self.tape))
             except Exception as error:
                 self.fail(error)
                 return run, _note_nothing

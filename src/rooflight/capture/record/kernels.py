@@ -37,7 +37,7 @@ class Composite:
     with its result, and ``backward`` describes its backward, from the forward and the arguments. ``surroundings`` are
     other things on which a description depends. ``stepwise``: the call uses its inputs in every step, its backward adds
     up gradients, and not every result needs to have one; ``saved`` are the inputs that the backward takes, beside the
-    first result.
+    first result. ``mask`` is what hides keys from queries.
 
     On the meta device ``on_meta`` makes the results of a call (None for one that must raise), ``reserve_on_meta`` the
     memory that it keeps for its backward and ``gradient_on_meta`` the gradient of a tensor. Without ``on_meta`` such
@@ -51,6 +51,7 @@ class Composite:
     surroundings: Callable[[Arguments], Hashable] = lambda args: None  # noqa: ARG005
     stepwise: bool = False
     saved: Callable[[Arguments], list[torch.Tensor]] = tensors_in
+    mask: Callable[[Arguments], Any] = lambda args: None  # noqa: ARG005
     on_meta: Callable[[Arguments], tuple[torch.Tensor, ...] | None] | None = None
     reserve_on_meta: Callable[[Arguments], torch.Tensor | None] = lambda args: None  # noqa: ARG005
     gradient_on_meta: Callable[[torch.Tensor], torch.Tensor] = torch.empty_like
@@ -319,6 +320,7 @@ COMPOSITES: Final = (
         lambda args: True,  # noqa: ARG005
         attention_signature,
         attention_backward,
+        mask=lambda args: args[3],
         on_meta=_attention_on_meta,
         gradient_on_meta=_empty_like_flash,
     ),

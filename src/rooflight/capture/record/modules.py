@@ -162,6 +162,8 @@ class ModuleTracker:
                 number = numbers[key] = number_of(path or kind, kind)
                 self._paths[number], self._parents[number] = path, parent
                 self._works.learn(module, number)
+                if module._buffers:
+                    self._source.constants.hold(module._buffers.values())
                 for parameter in module._parameters.values():
                     if parameter is not None:
                         parameter_modules[id(parameter)] = number

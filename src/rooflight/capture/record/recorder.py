@@ -174,6 +174,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             self._take_out(source)
             raise
         source.composites.close_backward()
+        source.constants.clear()
         self._session = self._finished()
         if self._lifetimes is not None:
             self._lifetimes.forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import starmap
 
@@ -20,7 +20,7 @@ from rooflight.records.assembly import Place
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Session
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import AttributeValue, OpSignature
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Tape:
     def __init__(self) -> None:
         self.keys: dict[tuple[object, ...], int] = {}  # key made by a reader -> number of the signature
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
+        self._refined: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
         self._phases: dict[str, int] = {}
         self._functions: dict[str, int] = {}
@@ -251,6 +252,15 @@ class Tape:
         parents = self._parents
         return [table[self.signatures[index]] for index in range(first, len(self)) if index not in parents]
 
+    def refine(self, attributes: tuple[tuple[str, AttributeValue], ...]) -> None:
+        """Give the last record's signature further attributes."""
+        key = self.signatures[-1], attributes
+        if key not in self._refined:
+            (_, *counts), (_, op) = list(self._signatures.items())[key[0]]
+            refined = replace(op, attributes=(*op.attributes, *attributes))
+            self._refined[key] = self.signature(refined, counts[0], counts[1])
+        self.signatures[-1] = self._refined[key]
+
     def add_time(self, record: int, start_ns: int, end_ns: int) -> None:
         """Note when a record's op ran."""
         self.starts_ns.append(start_ns)
@@ -276,7 +286,7 @@ class Tape:
         reads_first = np.zeros((count, 2), dtype=np.bool_)
         reads_first[:, 0] = True
         is_read = np.repeat(reads_first.ravel(), counts.ravel())
-        distinct, unique = self._distinct_signatures()
+        distinct, unique = self._distinct_signatures(set(self.signatures) if self._refined else None)
         parent = np.full(count, NO_PARENT, dtype=np.int32)
         if self._parents:
             parent[list(self._parents)] = list(self._parents.values())
@@ -305,11 +315,14 @@ class Tape:
             measurement=self._measurement(parent) if self.timed else None,
         )
 
-    def _distinct_signatures(self) -> tuple[dict[OpSignature, int], Int32]:
+    def _distinct_signatures(self, used: set[int] | None) -> tuple[dict[OpSignature, int], Int32]:
         by_id: dict[int, int] = {}
         distinct: dict[OpSignature, int] = {}
         unique = array("i")
-        for _, op in self._signatures.values():
+        for place, op in self._signatures.values():
+            if used is not None and place not in used:  # no record has it any more
+                unique.append(-1)
+                continue
             number = by_id.get(id(op))
             if number is None:
                 number = by_id[id(op)] = distinct.setdefault(op, len(distinct))

@@ -22,7 +22,7 @@ from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, clamped_sum, flags, integer, integers, read_bytes
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import HIDDEN, SCORED, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
 attention_ops = Family("attention", epilogue=True, float32=Float32Kind.ATTENTION)
@@ -174,7 +174,33 @@ def attention(
     return cost
 
 
-_BLOCKS_NOTE = "block mask not evaluated"  # a function: all pairs are taken as visible
+def blocks(*, backward: bool = False) -> Formula:
+    """A formula of FlexAttention, q, k, v first: the pairs and keys that its block mask, if known, is known to show. Of
+    an unknown one the least count: a key for each query.
+    """
+
+    def cost(op: OpSignature) -> OpCost:
+        query, key, value = op.inputs[:3]
+        heads = Heads.of(query, key, value, sequence_first=False)
+        known, num_queries, num_keys = op.attribute(HIDDEN), heads.num_queries, heads.num_keys
+        if isinstance(known, tuple):
+            hidden, every, unseen, keys = known[:4]
+            pairs = heads.count * num_queries * num_keys * (every - hidden) // max(1, every)
+            note = "score function not evaluated" if op.attribute(SCORED) else ""
+        else:
+            pairs, unseen, keys, note = (
+                heads.count * num_queries,
+                num_keys - 1,
+                num_keys,
+                "block mask unknown: the least",
+            )
+        unread = _unread_bytes(op, key, value, keys, unseen)
+        rule = attention_backward if backward else attention_forward
+        return rule(op, replace(heads, count=1), pairs, query, unread=unread, note=note)
+
+    return cost
+
+
 attention_ops.having(needs=Needs.ATTENDED).rows(
     {
         # the first is the call itself, recorded by Rooflight whatever the host made of it
@@ -194,8 +220,8 @@ attention_ops.rows(
         "aiter::mha_fwd aiter::fmha_v3_fwd trace::FlashAttnFunc",
         attention(flash_mask, sequence_first=True, backward=True, at=1): "flash_attn::_flash_attn_backward "
         "aiter::_flash_attn_backward aiter::mha_bwd aiter::fmha_v3_bwd",
-        attention(lambda _: Mask(), note=_BLOCKS_NOTE): "higher_order::flex_attention",
-        attention(lambda _: Mask(), backward=True, note=_BLOCKS_NOTE): "higher_order::flex_attention_backward",
+        blocks(): "higher_order::flex_attention",
+        blocks(backward=True): "higher_order::flex_attention_backward",
     }
 )
 

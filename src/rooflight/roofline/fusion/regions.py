@@ -26,6 +26,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Session
 from rooflight.roofline.fusion.graph import OpGraph, Region
+from rooflight.roofline.fusion.masks import masked_attention
 from rooflight.roofline.fusion.narrowing import narrowed_calls
 from rooflight.roofline.fusion.ops import op_fusion_of, partial_touches, touched_by
 from rooflight.roofline.fusion.parts import Part, union_bytes
@@ -227,8 +228,10 @@ def unused_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
 class Fusion:
     """The regions of a session, in the order in which they begin, and its compulsory bytes: ``bytes_in`` of what was
     there before the step and is read, ``bytes_out`` of what is there after it and was written. ``attending``: records
-    of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read,
-    the share of its FLOPs that this part takes. ``repeated``: records of products that the program had computed before.
+    of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read
+    or not hidden by a mask, the share of its FLOPs that this part takes. ``unknown_masks``: products that make scores,
+    of which the recording could not see what a mask hides.
+    ``repeated``: records of products that the program had computed before.
     """
 
     regions: tuple[Region, ...]
@@ -237,6 +240,7 @@ class Fusion:
     attending: frozenset[int] = frozenset()
     work: Mapping[int, float] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
+    unknown_masks: frozenset[int] = frozenset()
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
@@ -245,6 +249,11 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     calls = session.counted & ~unused_calls(session, costs)
     partial = partial_touches(session)
     narrowed = narrowed_calls(session, fusions, costs, calls, partial)
+    masked = masked_attention(session, fusions, calls)
+    narrowed = masked.narrowing(narrowed, session, fusions, partial)
+    work = {record: less.work for record, less in narrowed.items() if less.work < 1}
+    for record, visible in masked.work.items():
+        work[record] = max(0.0, visible + work.get(record, 1.0) - 1)  # what is not needed may all be visible
     graph = OpGraph(session, fusions, calls, partial, narrowed)
     results = _results(graph, _lasting(session), _local(session))
     graph.leave_out_between(results)
@@ -254,7 +263,8 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
         bytes_in=min(graph.bytes_in(), sum(region.bytes_read for region in regions)),
         bytes_out=sum(results.values()),
         attending=frozenset(graph.records[op] for op in graph.attending),
-        work={record: less.work for record, less in narrowed.items() if less.work < 1},
+        work=work,
+        unknown_masks=frozenset(masked.unknown),
         repeated=repeated_products(session, costs, calls),
     )
 

@@ -1,0 +1,77 @@
+"""What the block masks of FlexAttention hide."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import torch
+
+from rooflight.records.signature import HIDDEN, SCORED, AttributeValue
+
+FLEX: Final = "higher_order::flex_attention"
+_MOST_PAIRS: Final = 1 << 24  # that are asked one by one whether they are hidden
+_FIELDS: Final = 17  # of a block mask, as the op takes it
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Ops in the block are torch's own: no mode sees them."""
+    with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction(), torch.no_grad():
+        yield
+
+
+def hidden_by_blocks(
+    args: tuple[Any, ...], values: Callable[[torch.Tensor], torch.Tensor | None]
+) -> tuple[tuple[str, AttributeValue], ...]:
+    """The attribute ``HIDDEN`` of a call; none where ``values``, which returns what a tensor holds, does not know it.
+
+    Of a block that is not full each pair is asked for where these are few; else one counts, the least, and all keys.
+    """
+    from torch.nn.attention.flex_attention import _identity, noop_mask
+
+    scored = ((SCORED, True),) if callable(args[3]) and args[3] is not _identity else ()
+    mask = next((each for each in args if isinstance(each, tuple) and len(each) == _FIELDS), None)
+    if mask is None:
+        return scored
+    num_queries, num_keys, *tables = mask[:6]
+    *_, rows, columns, shows = mask
+    if shows is noop_mask:
+        return ((HIDDEN, (0, 1, 0, 1, 0)), *scored)
+    tables = [table if table is None else values(table) for table in tables]
+    partial, full = _listed(*tables[:2]), _listed(*tables[2:])
+    if partial is None:
+        return scored
+    full = torch.zeros_like(partial) if full is None else full
+    lengths = [_lengths(*each) for each in ((num_queries, rows, full.shape[-2]), (num_keys, columns, full.shape[-1]))]
+    pairs = int((full * lengths[0][:, None] * lengths[1]).sum())
+    seen = full.flatten(0, -2).any(0).repeat_interleave(lengths[1])
+    entry, head, query, key = partial.nonzero().T[:, :, None, None]
+    queries = query * rows + torch.arange(min(rows, num_queries))[:, None]
+    keys = key * columns + torch.arange(min(columns, num_keys))
+    visible = None
+    if key.numel() * queries.shape[1] * keys.shape[2] <= _MOST_PAIRS:
+        with suppress(Exception):  # of the program's own function, which may take single numbers only
+            visible = shows(entry, head, queries.clamp(max=num_queries - 1), keys.clamp(max=num_keys - 1)).cpu()
+    if visible is None:
+        pairs += key.numel()
+        seen |= partial.flatten(0, -2).any(0).repeat_interleave(lengths[1])
+    else:
+        visible = visible & (queries < num_queries) & (keys < num_keys)
+        pairs += int(visible.sum())
+        seen[keys.expand(visible.shape)[visible]] = True
+    every = full[..., 0, 0].numel() * num_queries * num_keys
+    return ((HIDDEN, (every - pairs, every, num_keys - int(seen.sum()), num_keys, 0)), *scored)
+
+
+def _listed(count: torch.Tensor | None, index: torch.Tensor | None) -> torch.Tensor | None:
+    """Which blocks [entries, heads, blocks of queries, blocks of keys] a mask lists: ``count`` of each row."""
+    if count is None or index is None:
+        return None
+    first = torch.arange(index.shape[-1]) < count[..., None]
+    return torch.zeros_like(index, dtype=torch.bool).scatter_(-1, index.long(), first)
+
+
+def _lengths(size: int, block: int, blocks: int) -> torch.Tensor:
+    return (size - torch.arange(blocks) * block).clamp(0, block)
