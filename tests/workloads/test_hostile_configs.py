@@ -16,6 +16,7 @@ LLAMA = config_of("LlamaForCausalLM")
 
 REFUSED = {
     "layers below 0": ({**GPT2, "n_layer": -1}, "n_layer is -1: it must be at least 1"),
+    "layers without end": ({**GPT2, "n_layer": 1 << 31}, "n_layer is 2147483648: it must be at most 10,000"),
     "no layers": ({**GPT2, "n_layer": 0}, "n_layer is 0: it must be at least 1"),
     "no heads": ({**GPT2, "n_head": 0}, "n_head is 0"),
     "no heads of keys": ({**LLAMA, "num_key_value_heads": 0}, "num_key_value_heads is 0"),
@@ -28,6 +29,7 @@ REFUSED = {
     "text for a number": ({**GPT2, "n_embd": "wide"}, "expected int, got str"),
     "a number as text": ({**GPT2, "n_layer": "2"}, "expected int, got str"),
     "half a layer": ({**GPT2, "n_layer": 1.5}, "expected int, got float"),
+    "a window that is text": ({**LLAMA, "sliding_window": "x"}, "makes no cache of this config: TypeError: new"),
     "no vocabulary": ({**GPT2, "vocab_size": 0}, "vocab_size is 0"),
     "a vocabulary of 24 digits": ({**GPT2, "vocab_size": 10**24}, "GPT2LMHeadModel is too large"),
     "a vocabulary of 16 digits": ({**GPT2, "vocab_size": 10**16}, r"too large: 3.20e\+17 parameters"),

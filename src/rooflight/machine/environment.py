@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from stat import S_IWOTH
 
 from rooflight.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
 from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
@@ -184,3 +185,16 @@ def _size(count: int) -> str:
         if count >= unit:
             return f"{count / unit:g} {name}"
     return f"{count} B"
+
+
+def not_to_be_trusted() -> str:
+    """Why nothing may be loaded from Inductor's folder, empty where it may: torch unpickles and runs what lies there,
+    so that others who can write to it, or made it (``/tmp/torchinductor_<name>`` before its user did), run code here.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    folder = Path(cache_dir())
+    found = folder.stat()
+    if found.st_uid in (os.getuid(), 0) and not found.st_mode & S_IWOTH:
+        return ""
+    return f"others can write to {folder}, from which torch runs code: set TORCHINDUCTOR_CACHE_DIR to a folder of yours"

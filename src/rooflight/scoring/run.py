@@ -19,6 +19,7 @@ from rooflight.front.device import Progress, find_what_if, log_progress, place_o
 from rooflight.front.options import RunOptions
 from rooflight.front.sessions import analyze
 from rooflight.front.targets import ROOM, Observed, record_without_hardware
+from rooflight.machine.environment import not_to_be_trusted
 from rooflight.machine.hardware import cuda_name, free_memory_bytes, kind_here
 from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of
 from rooflight.records.quantity import Quantity
@@ -209,6 +210,8 @@ class _Pair:
     def _compiled(self) -> tuple[Run | None, Difference | None, str]:
         import torch
 
+        if why := not_to_be_trusted():
+            return None, None, why
         self._progress(f"compiling {self._problem.file.path.name}")
         with suppress(ImportError):
             torch._dynamo.reset()

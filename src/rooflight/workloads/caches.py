@@ -56,8 +56,14 @@ class HeldLayer(DynamicLayer):
 
 
 def passing_cache(config: PreTrainedConfig) -> Cache | None:
-    """A cache that keeps nothing, or None for a model with layers whose state is not keys and values (Mamba)."""
-    cache = PassingCache(config=config)
+    """A cache that keeps nothing, or None for a model with layers whose state is not keys and values (Mamba).
+
+    Raises TargetError for a config of which transformers makes no cache.
+    """
+    try:
+        cache = PassingCache(config=config)
+    except Exception as error:  # whatever transformers raises for odd values
+        raise TargetError(f"transformers makes no cache of this config: {in_one_line(error)}") from error
     if any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in cache.layers):
         return None
     return EncoderDecoderCache(cache, PassingCache(config=config)) if config.is_encoder_decoder else cache

@@ -30,21 +30,34 @@ _AT_LEAST_ONE: Final = frozenset(
     }
 )
 """Fields that count parts which every model has; with 0 of them or fewer, some models are built and do no work."""
+_MODULES: Final = frozenset(
+    {
+        *("num_hidden_layers", "n_layer", "n_layers", "num_layers", "depth", "depths", "encoder_layers"),
+        *("decoder_layers", "num_local_experts", "num_experts", "n_routed_experts", "num_codebooks"),
+    }
+)
+_MOST_MODULES: Final = 10_000
+"""Fields that count modules, which are made one by one on meta too: with millions of them that never ends."""
 
 
 def check_sizes(values: dict[str, Any], path: Path) -> None:
-    """Raise TargetError for a field below 1 that counts heads, layers or the like, at any depth."""
-    for place, number in _numbers(values, ""):
+    """Raise TargetError for a field below 1 that counts heads, layers or the like, and for one of too many modules, at
+    any depth.
+    """
+    for place, number in _numbers(values, "", _AT_LEAST_ONE):
         if number < 1:
             raise TargetError(f"{path}: {place} is {number}: it must be at least 1")
+    for place, number in _numbers(values, "", _MODULES):
+        if number > _MOST_MODULES:
+            raise TargetError(f"{path}: {place} is {number}: it must be at most {_MOST_MODULES:,}")
 
 
-def _numbers(value: Any, place: str) -> Iterator[tuple[str, int]]:
+def _numbers(value: Any, place: str, names: frozenset[str]) -> Iterator[tuple[str, int]]:
     if not isinstance(value, dict):
         return
     for name, inner in value.items():
-        yield from _numbers(inner, f"{place}{name}.")
-        if name in _AT_LEAST_ONE:
+        yield from _numbers(inner, f"{place}{name}.", names)
+        if name in names:
             for number in inner if isinstance(inner, list) else (inner,):
                 if isinstance(number, int) and not isinstance(number, bool):
                     yield f"{place}{name}", number

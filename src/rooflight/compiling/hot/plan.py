@@ -20,6 +20,7 @@ from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend, Inner,
 from rooflight.compiling.hot.calls import Mode, call_mode, numbers_vary
 from rooflight.compiling.hot.state import CallKind, HotOptions, Seen
 from rooflight.compiling.hot.time_box import within
+from rooflight.machine.environment import not_to_be_trusted
 
 ALIKE: Final = 4
 """So many modules of one class and of the same parameters, in one list, are compiled once instead of with the whole."""
@@ -189,6 +190,8 @@ def _inductor(mode: str | None, *, same_random: bool) -> Inner:
         patches["fallback_random"] = True
 
     def compiled(graph: torch.fx.GraphModule, inputs: list[Any]) -> Any:
+        if why := not_to_be_trusted():
+            raise RuntimeError(why)
         from torch._inductor.compile_fx import compile_fx
 
         return compile_fx(graph, inputs, config_patches=patches)
