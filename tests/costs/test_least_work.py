@@ -71,6 +71,24 @@ test_costs = costs(
     convolution input=1x1x7x7 weight=1x1x2x2 -> 1x1x3x3 | stride=(2,2) dilation=(2,2) = read 80
     # transposed: of x [3] at stride 2 with one tap, cropped by 2 either side, the middle one ends inside
     convolution input=1x1x3 weight=1x1x1 -> 1x1x1 | stride=(2,) padding=(2,) transposed=True = read 8, avoidable 4
+    # windows of 3 x 1 at every fourth column: 6 rows of them lie side by side, 8 * 2 of 8 * 8
+    max_pool2d_with_indices 1x2x8x8 -> 1x2x6x2 | kernel_size=(3,1) stride=(1,4) = read 128
+    # windows of 3 leave the last of 10 out
+    avg_pool1d 1x1x10 -> 1x1x3 | kernel_size=(3,) stride=() = read 36
+    # unfold(1, stride=4): 4 of 64; of padded windows only what is there
+    im2col 1x1x8x8 -> 1x1x4 | kernel_size=(1,1) stride=(4,4) = read 16
+    im2col 1x1x2x2 -> 1x9x4 | kernel_size=(3,3) padding=(1,1) = read 16
+    # half as high and twice as wide: 4 rows of 8
+    upsample_nearest2d 1x1x8x8 -> 1x1x4x16 = read 128
+    # two neighbours along each dimension, one where results lie on elements
+    upsample_bilinear2d 1x1x12x12 -> 1x1x3x3 | align_corners=False = read 144
+    upsample_bilinear2d 1x1x9x9 -> 1x1x3x3 | align_corners=False = read 36
+    upsample_bilinear2d 1x1x9x9 -> 1x1x3x3 | align_corners=True = read 36
+    # 16 - 12 columns are kept, in 2 rows more
+    constant_pad_nd 4x16 -> 6x4 | pad=(-6,-6,1,1) = read 64
+    # [4, 2] at strides 1 and 1 is 5 elements, windows of 3 at every second place 9
+    as_strided_copy 20 -> 4x2 | size=(4,2) stride=(1,1) = read 20
+    unfold_copy 10 -> 4x3 | dimension=0 size=3 step=2 = read 36
     # the scores of 2 * 3 * 16 pairs: 2 * 8 each
     rooflight::scaled_dot_product_attention_backward 2x3x4x8 2x3x4x8 2x3x4x8 2x3x4x8 -> 2x3x4x8 2x3x4x8 2x3x4x8 =
         matrix 7680, recomputed 1536
@@ -113,3 +131,16 @@ def test_recorded_products_show_what_is_avoidable():
     assert only_cost(lambda: F.linear(y, y), "mm").avoidable_flops == 2 * 4 * 6 * 5 // 2
     grey = torch.randn(1, 1, 5, 5).expand(1, 3, 5, 5)
     assert only_cost(lambda: F.conv2d(grey, w[:1].expand(2, 3, 3, 3)), "convolution").avoidable_flops > 0
+
+
+@pytest.mark.parametrize(("mode", "taps"), [("nearest", 1), ("bilinear", 2), ("bicubic", 4)])
+@pytest.mark.parametrize("sizes", [(8, 4), (9, 3), (6, 6), (4, 9), (7, 2), (5, 3)])
+def test_resampling_reads_no_more_than_has_a_gradient(mode, taps, sizes):
+    """What a result depends on has a gradient that is not zero."""
+    size, steps = sizes
+    x = torch.rand(1, 1, size, 2 * size, requires_grad=True)
+    y = F.interpolate(x, (steps, 2 * steps), mode=mode)
+    y.backward(torch.rand_like(y))
+    read = only_cost(lambda: F.interpolate(x.detach(), (steps, 2 * steps), mode=mode), f"upsample_{mode}2d").bytes_read
+    assert read <= 4 * int((x.grad != 0).sum())
+    assert taps > 1 or steps > size or read == 4 * int((x.grad != 0).sum())

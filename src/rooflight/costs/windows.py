@@ -21,6 +21,11 @@ class Windows(NamedTuple):
     padding: int = 0
     dilation: int = 1
 
+    @property
+    def fitting(self) -> int:
+        """How many windows would fit, padding on both sides."""
+        return max(0, (self.size + 2 * self.padding - self.dilation * (self.taps - 1) - 1) // self.stride + 1)
+
     def _inside(self) -> Iterator[tuple[int, int]]:
         """By tap, the first window in which it lies inside, and the one after the last."""
         for tap in range(self.taps):

@@ -18,7 +18,7 @@ from math import prod
 from typing import Final
 
 from rooflight.costs.cost import Float32Kind, Needs, OpCost
-from rooflight.costs.rules import Family, copies, first_input, flags, picked_bytes, sources, tensor_bytes
+from rooflight.costs.rules import Family, first_input, flags, integers, picked_bytes, picking, sources, tensor_bytes
 from rooflight.costs.windows import windows_of
 from rooflight.records.signature import ALGORITHM, OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -176,7 +176,16 @@ convolution_ops.rows(
 )
 convolution_ops.having(epilogue=False, convolution=False).rows(
     {
-        copies: "im2col",  # every window of x
-        first_input(1): "col2im unfold_backward",  # windows added back into x: one addition per element of theirs
+        # windows added back into x: one addition per element of theirs
+        first_input(1): "col2im unfold_backward",
     }
 )
+
+
+@convolution_ops("im2col", epilogue=False, convolution=False)
+def im2col(op: OpSignature) -> OpCost:
+    """x [B, C, h, w] to its windows [B, C k k, L]."""
+    x, taps = op.inputs[0], integers(op, "kernel_size")
+    spans = windows_of(op, x.shape[-2:], taps, (0,) * len(taps))
+    along = [each._replace(steps=each.fitting) for each in spans]
+    return picking(op, prod(x.shape[:-2]) * prod(each.touched for each in along))

@@ -14,6 +14,8 @@ Memory that something outside torch's dispatcher filled: its size is known, what
 
 from __future__ import annotations
 
+from math import prod
+
 from rooflight.costs.cost import Needs, OpCost, Uncosted
 from rooflight.costs.rules import (
     Family,
@@ -21,6 +23,7 @@ from rooflight.costs.rules import (
     copies,
     in_place,
     integer,
+    integers,
     nothing,
     overwrites,
     picked_bytes,
@@ -30,8 +33,9 @@ from rooflight.costs.rules import (
     uncosted,
     writes,
 )
+from rooflight.costs.windows import Windows
 from rooflight.records.signature import FAILED_MODULE, WRITTEN_OUTSIDE, OpSignature
-from rooflight.records.tensor import UNSHARED
+from rooflight.records.tensor import UNSHARED, TensorSpec
 
 copying_ops = Family("copying", fusable=True)
 
@@ -50,7 +54,6 @@ joined.rows(
         copies: "cat concat concatenate stack _stack hstack vstack dstack column_stack row_stack block_diag "
         "_chunk_cat diag_embed diagflat _pad_circular pad_sequence slice_backward select_backward diagonal_backward "
         "trace_backward _pad_packed_sequence flatten_dense_tensors repeat_interleave fsdp::chunk_cat",
-        picks_alone: "constant_pad_nd pad",  # negative padding leaves some of x unread
     }
 )
 divided.rows({copies: "split_with_sizes_copy split_copy unbind_copy fsdp::split_with_sizes_copy"})
@@ -69,10 +72,40 @@ copying_ops.rows(
         "mkl::_mkl_reorder_linear_weight",
         overwrites: "fsdp::copy_",
         # a part of x; padded sequences and their lengths to the elements that are no padding
-        picks_alone: "as_strided_copy diag diagonal_copy narrow_copy select_copy slice_copy unfold_copy",
+        picks_alone: "diag diagonal_copy narrow_copy select_copy slice_copy",
         picks: "_pack_padded_sequence",
     }
 )
+
+
+@joined("constant_pad_nd pad")
+def pad(op: OpSignature) -> OpCost:
+    """x with so many elements more (or less) at both ends of its last dimensions, which come last first."""
+    x, ends = op.inputs[0], integers(op, "pad")
+    kept = list(x.shape)
+    for place, (before, after) in enumerate(zip(ends[::2], ends[1::2], strict=True)):
+        kept[-1 - place] = max(0, kept[-1 - place] + min(before, 0) + min(after, 0))
+    read = picked_bytes(x, min(prod(kept), op.outputs[0].numel))
+    return OpCost(bytes_read=read, bytes_written=op.output_bytes)
+
+
+@copying_ops("as_strided_copy")
+def as_strided_copy(op: OpSignature) -> OpCost:
+    """Elements of x by strides, with which some may come again."""
+    x = op.inputs[0]
+    view = TensorSpec(integers(op, "size"), x.dtype, integers(op, "stride"))
+    return OpCost(bytes_read=picked_bytes(x, view.distinct), bytes_written=op.output_bytes)
+
+
+@copying_ops("unfold_copy")
+def unfold_copy(op: OpSignature) -> OpCost:
+    """Windows of ``size`` elements of x along a dimension, ``step`` apart, to [..., windows, ..., size]."""
+    x, dim, taps = op.inputs[0], integer(op, "dimension", 0), integer(op, "size", 1)
+    if not x.shape:
+        return picks_alone(op)
+    size = x.shape[dim]
+    touched = Windows(size, taps, (size - taps) // integer(op, "step", 1) + 1, integer(op, "step", 1)).touched
+    return OpCost(bytes_read=picked_bytes(x, x.numel // max(1, size) * touched), bytes_written=op.output_bytes)
 
 
 @elements("copy")

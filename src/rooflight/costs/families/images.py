@@ -37,17 +37,22 @@ from rooflight.costs.rules import (
     picking,
     tensor_bytes,
 )
+from rooflight.costs.windows import windows_of
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
 pooling_ops = Family("pooling", fusable=True)
 
 
-def _window_taps(op: OpSignature) -> int:
-    """Elements of a window; one size given stands for all dimensions, whose number is in the op's name."""
+def _window(op: OpSignature) -> tuple[int, ...]:
+    """Sizes of a window; one given stands for all dimensions, whose number is in the op's name."""
     sizes = integers(op, "kernel_size")
     rank = next((int(digit) for digit in op.name.partition("pool")[2] if digit.isdigit()), len(sizes))
-    return prod(sizes) if len(sizes) == rank else prod(sizes) ** rank
+    return sizes if len(sizes) == rank else (sizes[:1] or (1,)) * rank
+
+
+def _window_taps(op: OpSignature) -> int:
+    return prod(_window(op))
 
 
 @pooling_ops(
@@ -57,9 +62,16 @@ def _window_taps(op: OpSignature) -> int:
     "quantized::max_pool2d"
 )
 def pool(op: OpSignature) -> OpCost:
-    """x [B, C, in...] to y [B, C, out...], and indices where asked for."""
-    under_windows = op.outputs[0].numel * _window_taps(op)
-    return picking(op, under_windows, vector_flops=under_windows)
+    """x [B, C, in...] to y [B, C, out...], and indices where asked for. Where fractional windows lie is data: apart, or
+    side by side.
+    """
+    x, out, taps = op.inputs[0], op.outputs[0], _window(op)
+    sizes, steps = x.shape[-len(taps) :], out.shape[-len(taps) :]
+    if "fractional" in op.name:
+        touched = prod(min(n, t * s) for n, t, s in zip(sizes, taps, steps, strict=True))
+    else:
+        touched = prod(each.touched for each in windows_of(op, sizes, taps, steps, stride=taps))
+    return picking(op, prod(x.shape[: -len(taps)]) * touched, vector_flops=out.numel * prod(taps))
 
 
 _put_back = pooling_ops.having(needs=Needs.JOINED)
@@ -108,13 +120,27 @@ def blend_flops(taps: int) -> int:
 
 
 def upsampling(taps: int) -> Formula:
-    """A formula: each result blends ``taps`` elements of the first input."""
+    """A formula: each result blends ``taps`` elements of the first input, as many along each dimension."""
 
     def cost(op: OpSignature) -> OpCost:
-        blended = op.outputs[0].numel
-        return picking(op, taps * blended, vector_flops=blend_flops(taps) * blended)
+        x, out = op.inputs[0], op.outputs[0]
+        spatial = len(x.shape) - 2
+        each, aligned = round(taps ** (1 / spatial)), bool(op.attribute("align_corners"))
+        sizes = zip(x.shape[2:], out.shape[2:], strict=True)
+        seen = prod(_blended(size, steps, each, aligned=aligned) for size, steps in sizes)
+        return picking(op, prod(x.shape[:2]) * seen, vector_flops=blend_flops(taps) * out.numel)
 
     return cost
+
+
+def _blended(size: int, steps: int, taps: int, *, aligned: bool) -> int:
+    """Elements along a dimension that results are made of. Those that lie on an element are made of that one. A scale
+    given as a float is not known: it may be a little larger than the sizes say.
+    """
+    if taps == 1:
+        return steps if steps <= size else min(size, (steps - 1) * size // (steps + 1) + 1)
+    on_elements = (size - 1) % max(1, steps - 1) == 0 if aligned else size % steps == 0 and size // steps % 2 == 1
+    return min(size, steps * (1 if on_elements else taps))
 
 
 def antialiased(taps: int) -> Formula:
