@@ -54,6 +54,28 @@ def test_five_percent_decide(compiled, verdict) -> None:
     assert result([1.0] * 5, [compiled] * 5).verdict == verdict
 
 
+@pytest.mark.parametrize(
+    ("eager", "compiled", "share", "verdict"),
+    [
+        ([2.0] * 6, [1.0] * 6, 0.04, "pays"),
+        # 20 %: eager took at least 1.6 s, compiled at least 0.8 s: gains of 1.6 to 2.5
+        ([2.0] * 6, [1.0] * 6, 0.20, "pays"),
+        ([1.2] * 6, [1.0] * 6, 0.20, "unsure"),  # 0.96 to 1.5
+        ([1.0] * 6, [3.0] * 6, 0.20, "hurts"),
+        ([2, 2, 2, 2, 2, 1], [1, 1, 1, 1, 1, 1], 0.20, "unsure"),  # the fastest are as fast
+        ([1.0] * 6, [300.0] * 6, 0.55, "unsure"),  # threads that wait for each other
+        ([1.71] * 6, [1.0] * 6, 0.55, "unsure"),
+    ],
+)
+def test_a_verdict_that_other_programs_may_have_changed_is_unsure(eager, compiled, share, verdict) -> None:
+    first, then = (Trial(samples_s=tuple(samples), others_share=share) for samples in (eager, compiled))
+    found = Compiled(target="it", mode="default", warmup=1, eager=first, cold=then)
+    assert found.verdict == verdict
+    assert ("unsure" in conclusion(found)) == (verdict == "unsure")
+    (document,) = json.loads(render_json(report_of([found])))
+    assert document["verdict"] == verdict
+
+
 def test_a_failure_has_no_figures() -> None:
     found = Compiled(target="it", mode="default", warmup=1, eager=Trial(samples_s=(1, 1)), failed="no compiler")
     assert (found.verdict, found.steady_speedup, found.total_speedup) == (None, None, None)

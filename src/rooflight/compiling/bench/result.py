@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -13,11 +14,14 @@ from typing import Final, Literal
 import msgspec
 
 from rooflight.records.document import Document
+from rooflight.records.measurement import BUSY_SHARE
 from rooflight.workloads.outputs import Difference
 
-Verdict = Literal["pays", "neutral", "hurts"]
+Verdict = Literal["pays", "neutral", "hurts", "unsure"]
 NEUTRAL: Final = 0.05
 """A steady-state speed-up within so much of 1 is neither a gain nor a loss."""
+_MOST_SHARE: Final = 0.25
+"""Of the CPU: where other programs took more, threads waited for cores that these held, and times say nothing."""
 
 
 def short_names(targets: Iterable[str]) -> dict[str, str]:
@@ -225,11 +229,27 @@ class Compiled:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """Whether compiling pays in the steady state; None where it failed."""
+        """Whether compiling pays in the steady state; None where it failed. "unsure" where other programs took so much
+        of the CPU that on a quiet machine it may be another.
+        """
         gain = self.steady_speedup
         if gain is None:
             return None
-        return "pays" if gain > 1 + NEUTRAL else "hurts" if gain < 1 - NEUTRAL else "neutral"
+        verdicts = {_verdict(each) for each in (gain, *self._quiet_gains())}
+        return verdicts.pop() if len(verdicts) == 1 else "unsure"
+
+    def _quiet_gains(self) -> Sequence[float]:
+        """Least and largest speed-up that a disturbed run leaves possible, and that of the fastest iterations: a
+        program takes no longer in quiet, and at least its share of the CPU of that time.
+        """
+        if self.ran is None or max(shares := [trial.others_share or 0.0 for trial in self.ran]) < BUSY_SHARE:
+            return ()
+        if max(shares) >= _MOST_SHARE:
+            return 0.0, math.inf
+        eager, compiled = (trial.samples_s[self.warmup :] for trial in self.ran)
+        (eager_1, eager_3), (compiled_1, compiled_3) = _quartiles(eager), _quartiles(compiled)
+        least, most = eager_1 * (1 - shares[0]) / compiled_3, eager_3 / (compiled_1 * (1 - shares[1]))
+        return least, most, min(eager) / min(compiled)
 
     @cached_property
     def break_even(self) -> BreakEven:
@@ -257,6 +277,10 @@ class Compiled:
         return None if gain <= 0 else self.warmup + -int(-spent // gain)
 
 
+def _verdict(gain: float) -> Verdict:
+    return "pays" if gain > 1 + NEUTRAL else "hurts" if gain < 1 - NEUTRAL else "neutral"
+
+
 def _quartiles(steady: tuple[float, ...]) -> tuple[float, float]:
     if len(steady) < 2:
         return steady[0], steady[0]
@@ -273,7 +297,8 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     ``compile_s``: what compiling from an empty cache added to them, ``compile_warm_s`` from a full one; ``stages_s``:
     by stage, empty cache. ``break_even_iterations``: after so many the compiled program is ahead, None for never;
     ``break_even_measured`` says whether it ran so many; ``break_even_low`` and ``_high`` come of quartiles. ``verdict``
-    is of the steady state: beyond 5 % it pays or hurts. ``correct``: results, gradients and state equal the eager ones
+    is of the steady state: beyond 5 % it pays or hurts; "unsure" where ``others_share`` leaves more than one open.
+    ``correct``: results, gradients and state equal the eager ones
     within tolerance, or are no further than those from a float64 run; ``wrong`` says why not. ``fp64_error_eager``,
     ``fp64_error_compiled``: errors against float64 (root mean square, of the tensor with the largest), None where
     ``fp64_failed`` says why there is no such run; ``fp64_further``: the first tensor that compiling moved away from
@@ -311,7 +336,7 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     fp64_further: str
     fp64_missing: tuple[str, ...]
     fp64_failed: str
-    verdict: Literal["pays", "neutral", "hurts"] | None
+    verdict: Verdict | None
     others_share: float | None
     peak_bytes_eager: int | None
     peak_bytes_compiled: int | None

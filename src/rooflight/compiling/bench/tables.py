@@ -49,6 +49,9 @@ def conclusion(result: Compiled) -> str:
         return f"{name}: the compiled program is wrong ({result.check.why}), so its times say nothing."
     steady = f"{gain:.3g} times eager's speed in the steady state"
     over = f"over {result.iterations} iterations, compiling included, {total:.3g} times"
+    if result.verdict == "unsure":
+        why = f"other programs took {percent(result.others_share or 0.0)} of the CPU"
+        return f"{name}: unsure, as {why}: {steady}; {over}. Run it again on a quiet machine."
     words = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
     return f"{name}: {words[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
 
