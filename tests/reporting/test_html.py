@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
@@ -119,6 +120,26 @@ def test_a_browser_shows_it_without_an_error_and_sorts(tmp_path):
     assert 'data-sorted="ascending"' in dom
     assert len(console) == 1  # the console is heard
     assert "reached the end" in console[0]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: the HTML was not opened in a browser")
+def test_no_name_runs_in_a_browser_even_without_the_policy(tmp_path):
+    names = [
+        HOSTILE,
+        "</script><script>document.title='taken'</script>",
+        "'\"><svg onload=document.title='taken'>",
+        "--><script>document.title='taken'</script>",
+        "javascript:document.title='taken'",
+        "]]></title></style></svg><body onload=\"document.title='taken'\">",
+    ]
+    calls = [Call(op=MM, module=name, layer=name, phase=name, function=name) for name in names]
+    session = replace(session_of(calls), environment={"target": names[1], "cpu": names[2]}, notes=tuple(names))
+    text = render_html(report_of(analyze(session, get("H100-SXM5-80GB")), notes=names))
+    text = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", text)
+    dom, console = browse(tmp_path / "hostile.html", text)
+    assert console == []
+    assert "<title>taken" not in dom
+    assert dom.count("<script>") == text.count("<script>") == 1  # the page's own
 
 
 def browse(path, text) -> tuple[str, list[str]]:
