@@ -9,8 +9,9 @@ from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of, formula
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes
+from rooflight.roofline.fusion.graph import OpGraph
 from rooflight.roofline.fusion.ops import op_fusion_of
-from rooflight.roofline.fusion.regions import Fusion, fuse
+from rooflight.roofline.fusion.regions import Fusion, _Traffic, fuse
 
 X = spec((8, 8))  # 256 B
 ROW = spec((8, 1))  # 32 B
@@ -37,6 +38,20 @@ def moved(fusion: Fusion) -> list[tuple[int, int]]:
 
 def members(fusion: Fusion) -> list[list[int]]:
     return [region.records for region in fusion.regions]
+
+
+def test_records_without_storages_are_regions_of_their_own_as_the_graph_has_them():
+    listed = [EXP, MM, VIEW, ODD, SUM, MM, EXP]
+    session = session_of([Call(op=signature) for signature in listed])
+    costs = [cost_of(signature) for signature in session.signatures]
+    fusions = [op_fusion_of(signature, cost) for signature, cost in zip(session.signatures, costs, strict=True)]
+    slow = _Traffic(OpGraph(session, fusions, session.counted, {}, {})).regions({})
+    fast = fuse(session, costs)
+    assert tuple(fast.regions) == slow == tuple(fast.regions[:])
+    records, sizes, read, written = Fusion(regions=slow, bytes_in=0, bytes_out=0).columns()
+    for mine, other in zip(fast.columns(), (records, sizes, read, written), strict=True):
+        assert mine.tolist() == other.tolist()
+    assert records.tolist() == [0, 1, 3, 4, 5, 6]  # a view runs no kernel
 
 
 HALVES = [spec((8, 4), strides=(8, 1), storage=0), spec((8, 4), strides=(8, 1), storage=0, offset=4)]

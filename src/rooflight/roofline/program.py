@@ -76,8 +76,7 @@ def program_bounds(
     fusion: Fusion,
 ) -> ProgramBounds:
     """Fused and program bound of a session; ``costs`` and ``bounds`` go with its signatures, ``fusion`` is its own."""
-    sizes = [len(region.records) for region in fusion.regions]
-    records = np.array([record for region in fusion.regions for record in region.records], dtype=np.int64)
+    records, sizes, read, written = fusion.columns()
     signature = session.columns.signature[records]
     label = np.repeat(np.arange(len(sizes)), sizes)
 
@@ -95,8 +94,6 @@ def program_bounds(
     work = [by_region(seconds) for seconds in units]
     once = units[0] * np.array([_not_recomputed(cost) for cost in costs])[signature]
     once[np.isin(records, list(fusion.repeated))] = 0
-    read = np.array([region.bytes_read for region in fusion.regions], dtype=np.float64)
-    written = np.array([region.bytes_written for region in fusion.regions], dtype=np.float64)
 
     def bounds_with(alone: Sequence[float], moving: Callable[..., Any]) -> tuple[float, float, Bound]:
         """Sums over ops and over regions, and everything at once."""
@@ -123,7 +120,7 @@ def program_bounds(
     return ProgramBounds(
         fused_bound_s=fused_s,
         program_bound_s=program_s,
-        fused_bytes=sum(region.bytes_read + region.bytes_written for region in fusion.regions),
+        fused_bytes=int(read.sum() + written.sum()),
         compulsory_bytes=fusion.bytes_in + fusion.bytes_out,
         compulsory_bound_s=everything.time_s,
         compulsory_limiter=everything.limiter,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.session import Session, touches_of
+from rooflight.records.session import Int64, Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion, PartialTouches, touched_by
 from rooflight.roofline.fusion.parts import Part, add_part, union_bytes
@@ -40,6 +40,21 @@ class Region:
     def bytes_written(self) -> int:
         """Bytes that must leave the kernel."""
         return sum(self.writes.values())
+
+
+class Alone(Sequence[Region]):
+    """Regions of one record each that touches no storage, without an object for each."""
+
+    def __init__(self, records: Int64) -> None:
+        self.records = records
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return Alone(self.records[place])
+        return Region(records=[int(self.records[place])])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

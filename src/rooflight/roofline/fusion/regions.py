@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.records.measurement import Float64
 from rooflight.records.record import StorageKind
-from rooflight.records.session import KEPT, STOOD, Flags, Session
-from rooflight.roofline.fusion.graph import OpGraph, Region
+from rooflight.records.session import KEPT, STOOD, Flags, Int64, Session
+from rooflight.roofline.fusion.graph import Alone, OpGraph, Region
 from rooflight.roofline.fusion.masks import masked_attention
 from rooflight.roofline.fusion.narrowing import narrowed_calls
 from rooflight.roofline.fusion.ops import op_fusion_of, partial_touches, touched_by
@@ -234,7 +235,7 @@ class Fusion:
     ``repeated``: records of products that the program had computed before.
     """
 
-    regions: tuple[Region, ...]
+    regions: Sequence[Region]
     bytes_in: int
     bytes_out: int
     attending: frozenset[int] = frozenset()
@@ -242,11 +243,25 @@ class Fusion:
     repeated: frozenset[int] = frozenset()
     unknown_masks: frozenset[int] = frozenset()
 
+    def columns(self) -> tuple[Int64, Int64, Float64, Float64]:
+        """All records, region by region, and of each region how many it has and the bytes that it reads and writes."""
+        regions = self.regions
+        if isinstance(regions, Alone):
+            nothing = np.zeros(len(regions))
+            return regions.records, np.ones(len(regions), dtype=np.int64), nothing, nothing
+        records = np.array([record for region in regions for record in region.records], dtype=np.int64)
+        sizes = np.array([len(region.records) for region in regions], dtype=np.int64)
+        read = np.array([region.bytes_read for region in regions], dtype=np.float64)
+        return records, sizes, read, np.array([region.bytes_written for region in regions], dtype=np.float64)
+
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures."""
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
     calls = session.counted & ~unused_calls(session, costs)
+    if not len(session.columns.read_ids) and not len(session.columns.written_ids):
+        runs = np.array([fusion is not None for fusion in fusions], dtype=np.bool_)[session.columns.signature]
+        return Fusion(regions=Alone(np.flatnonzero(calls & runs)), bytes_in=0, bytes_out=0)
     partial = partial_touches(session)
     narrowed = narrowed_calls(session, fusions, costs, calls, partial)
     masked = masked_attention(session, fusions, calls)
