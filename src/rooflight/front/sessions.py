@@ -17,11 +17,10 @@ from rooflight.front.options import PLAIN, ReadOn, TraceOptions
 from rooflight.front.sources import read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.session import Session
-from rooflight.records.signature import ON_HOST
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
-from rooflight.roofline.host import Host, with_host_scalars, without_device
+from rooflight.roofline.host import Host, with_host_scalars
 
 if TYPE_CHECKING:
     from rooflight.capture.record.recorder import record
@@ -116,9 +115,7 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         works = [(session.signatures[number],) for number in numbers]
         found = predictor.predict_many(works, as_it_ran(analysis.device, precision))
         for number, estimate in zip(numbers, found, strict=True):
-            estimates[number] = (
-                without_device(estimate) if ON_HOST in session.signatures[number].attributes else estimate
-            )
+            estimates[number] = estimate
     return analyze_for(session, analysis.device, analysis.target, estimates, host)
 
 

@@ -17,7 +17,13 @@ UNSEEN: Final = ("unseen", True)
 """Attribute of ops that no dispatcher saw: Rooflight inferred them, and no profiler shows an event of that name."""
 
 ON_HOST: Final = ("on_host", True)
-"""Attribute of ops on numbers that a program on a GPU keeps in the host's memory: they take its device no time."""
+"""Attribute of ops on tensors that a program on a GPU keeps in the host's memory: they take its device no time."""
+
+FROM_HOST: Final = ("from_host", True)
+"""Attribute of copies from the host's memory into the device's."""
+
+TO_HOST: Final = ("to_host", True)
+"""Attribute of copies from the device's memory into the host's."""
 
 INCOMPLETE: Final = "incomplete"
 """Attribute of ops that could not be described completely, as where a trace does not tell a setting: the reason."""

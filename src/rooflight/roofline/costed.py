@@ -21,7 +21,7 @@ from rooflight.records.timeline import Timeline
 from rooflight.roofline.bound import bound_of, float32_rules
 from rooflight.roofline.fusion.regions import Fusion, fuse
 from rooflight.roofline.groups import Contradiction, Coverage, Group, Operation, RollUp, Totals, coverage_of, merged
-from rooflight.roofline.host import TYPICAL, Host
+from rooflight.roofline.host import TYPICAL, Host, device_cost_of, in_device_memory
 from rooflight.roofline.memory import MemoryUse, memory_use
 from rooflight.roofline.network import Communication, communication_of
 from rooflight.roofline.predicted import (
@@ -62,7 +62,7 @@ class CostedSession:
         self.target = target
         self.host = host or TYPICAL
         self.float32 = float32_rules(session.environment, device)
-        self.costs = tuple(cost_of(op) for op in session.signatures)
+        self.costs = tuple(map(cost_of if device.kind == "cpu" else device_cost_of, session.signatures))
         self.bounds = tuple(
             None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.precision_of(op))
             for op, cost in zip(session.signatures, self.costs, strict=True)
@@ -88,7 +88,8 @@ class CostedSession:
     def on(self, device: DeviceSpec) -> Self:
         """The same session bounded for another device, without estimates; what does not depend on one is shared."""
         other = type(self)(self.session, device, self.target, measured_on=self.measured_on)
-        other.fusion = self.fusion
+        if (device.kind == "cpu") == (self.device.kind == "cpu"):
+            other.fusion = self.fusion
         return other
 
     # -- what was measured --------------------------------------------------------------------------------------------
@@ -303,7 +304,8 @@ class CostedSession:
     @cached_property
     def memory(self) -> MemoryUse:
         """Memory the step takes: its peak, by kind and over time, and what is alive then."""
-        return memory_use(self.session, self.device.dram_capacity_bytes)
+        session = self.session if self.device.kind == "cpu" else in_device_memory(self.session)
+        return memory_use(session, self.device.dram_capacity_bytes)
 
     @cached_property
     def waterfall(self) -> tuple[Gap, ...]:

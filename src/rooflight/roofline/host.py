@@ -1,6 +1,8 @@
-"""Host: the CPU time that a program's ops take before the device can begin them.
+"""Host: the CPU time that a program's ops take before the device can begin them, and ops that never reach the device.
 
-Host scalars are numbers that a program on a GPU keeps in the host's memory, such as an optimizer's step counts.
+A recording on a GPU or on meta tensors shows which tensors lie on the CPU: ops on these alone, such as those of a
+loader, are the host's (``with_host_side``). In a recording on a CPU, host scalars are looked for (``on_host``): numbers
+that a program on a GPU keeps in the host's memory, such as an optimizer's step counts.
 torch.optim makes the step counts of an optimizer that is neither fused nor ``capturable`` on the CPU, wherever the
 parameters are, and reads them in each step: that takes the host's time and none of the device's. A recording on a CPU
 has them among tensors that would be on the device, and to read one has the signature of reading a loss. What tells them
@@ -11,6 +13,7 @@ counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from numbers import Real
@@ -19,11 +22,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.costs.registry import traits_of
-from rooflight.records.estimate import Estimate
+from rooflight.costs.registry import cost_of, traits_of
 from rooflight.records.record import Direction
-from rooflight.records.session import Flags, Session, owners
-from rooflight.records.signature import ON_HOST, OpSignature
+from rooflight.records.session import Flags, Int32, Int64, Session, owners
+from rooflight.records.signature import FROM_HOST, ON_HOST, TO_HOST, AttributeValue, OpSignature
 
 UNITS: Final = {
     "aten::native_batch_norm": 5.6,
@@ -48,6 +50,11 @@ _SCALAR_READ, _SCALAR_WRITE = 0.05, 0.15
 """Of an op on the host's own numbers, for each number: torch on a CPU takes 0.14 µs to read one and 0.6 to 0.8 µs to
 add to each of a list, where a view takes 1.6. Profiles of an A100 and a B200 have such reads at 0.4 to 1.0 µs.
 """
+_BYTES_A_UNIT: Final = 45_000
+"""What an op on larger tensors of the host's moves in the time of one eager call: 5 GB/s on a typical host, new memory
+included. One thread here stacks, casts and scales images at 2 to 3 GB/s beside other programs.
+"""
+_COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::_foreach_copy_"})
 _BACKWARD: Final = 0.8  # of the forward op's: autograd calls it from C++, without Python
 SYNCS: Final = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero"})
 """Ops whose results the host needs: it waits until the device has computed them."""
@@ -121,8 +128,10 @@ IN_THE_OPS: Final = Host(launch_s=0.0, first_s=0.0, low=1.0, high=1.0, source="i
 
 def units_of(op: OpSignature, cost: OpCost | Uncosted, direction: Direction = Direction.FORWARD) -> float:
     """Host time of an eager call, where that of a pointwise op in forward is 1."""
-    if ON_HOST in op.attributes:
+    if ON_HOST in op.attributes and _is_of_numbers(op):
         return _SCALAR_READ if op.name in SYNCS else _SCALAR_WRITE * max(1, len(op.named("self")))
+    if ON_HOST in op.attributes:
+        return _forward_units(op, cost) + (op.input_bytes + op.output_bytes) / _BYTES_A_UNIT
     units = _forward_units(op, cost)
     return units * _BACKWARD if direction is Direction.BACKWARD else units
 
@@ -162,28 +171,69 @@ def with_host_scalars(session: Session) -> Session:
     found = on_host(session)
     if not found.any():
         return session
-    columns, table = session.columns, dict.fromkeys(session.signatures)
-    marked: dict[int, int] = {}
-    numbers = {op: number for number, op in enumerate(table)}
-    for number in np.unique(columns.signature[found]).tolist():
+    return _marked(session, found, ON_HOST)
+
+
+def with_host_side(session: Session, on_host: Sequence[int]) -> Session:
+    """The session of a program for a GPU with the host's part marked: ops on storages of which all are in the host's
+    memory, whose numbers are given, ``ON_HOST``, and copies to and from these ``TO_HOST`` and ``FROM_HOST``.
+    """
+    if not on_host:
+        return session
+    columns = session.columns
+    is_here = np.zeros(len(session.storage_bytes), dtype=bool)
+    is_here[np.array(on_host, dtype=np.int64)] = True
+    here, there, written_here = np.zeros((3, len(session)), dtype=bool)
+    for ids, offsets in ((columns.read_ids, columns.read_offsets), (columns.written_ids, columns.written_offsets)):
+        records = owners(offsets)
+        here[records[is_here[ids]]] = True
+        there[records[~is_here[ids]]] = True
+    written_here[owners(columns.written_offsets)[is_here[columns.written_ids]]] = True
+    copies = np.array([op.name in _COPIES for op in session.signatures], dtype=bool)[columns.signature] & here & there
+    session = _marked(session, here & ~there, ON_HOST)
+    session = _marked(session, copies & written_here, TO_HOST)
+    return _marked(session, copies & ~written_here, FROM_HOST)
+
+
+def _marked(session: Session, records: Flags, mark: tuple[str, AttributeValue]) -> Session:
+    if not records.any():
+        return session
+    columns, marked = session.columns, dict[int, int]()
+    numbers = {op: number for number, op in enumerate(session.signatures)}
+    for number in np.unique(columns.signature[records]).tolist():
         op = session.signatures[number]
-        same = replace(op, attributes=tuple(dict.fromkeys((*op.attributes, ON_HOST))))
+        same = replace(op, attributes=tuple(dict.fromkeys((*op.attributes, mark))))
         marked[number] = numbers.setdefault(same, len(numbers))
     signature = columns.signature.copy()
-    signature[found] = [marked[number] for number in columns.signature[found].tolist()]
+    signature[records] = [marked[number] for number in columns.signature[records].tolist()]
     return replace(session, signatures=tuple(numbers), columns=replace(columns, signature=signature))
 
 
-def without_device(estimate: Estimate | None) -> Estimate | None:
-    """The estimate of an op on host scalars: what the device does for it takes no longer than its bound, which is next
-    to nothing. The host's time is in the wall time.
+def device_cost_of(op: OpSignature) -> OpCost | Uncosted:
+    """What an op of a program on a GPU costs that: nothing of an op on the host's tensors, and of a copy between the
+    two only what it moves in the GPU's own memory.
     """
-    if estimate is None:
-        return None
-    none_s = estimate.bound_s
-    return replace(
-        estimate, time_s=none_s, low_s=none_s, high_s=none_s, launch_s=0.0, kernels_s=0.0, extrapolated=False
-    )
+    if ON_HOST in op.attributes:
+        return OpCost()
+    cost = cost_of(op)
+    if isinstance(cost, Uncosted) or not (FROM_HOST in op.attributes or TO_HOST in op.attributes):
+        return cost
+    return replace(cost, bytes_read=0) if FROM_HOST in op.attributes else replace(cost, bytes_written=0)
+
+
+def in_device_memory(session: Session) -> Session:
+    """The session without the bytes of storages that its marks show to be in the host's memory."""
+    columns = session.columns
+
+    def touched(ids: Int32, offsets: Int64, *marks: tuple[str, AttributeValue]) -> Int32:
+        has = np.array([any(mark in op.attributes for mark in marks) for op in session.signatures], dtype=bool)
+        return np.asarray(ids[has[columns.signature[owners(offsets)]]])
+
+    read, written = (columns.read_ids, columns.read_offsets), (columns.written_ids, columns.written_offsets)
+    on_host = [*touched(*read, ON_HOST, FROM_HOST), *touched(*written, ON_HOST, TO_HOST)]
+    sizes = session.storage_bytes.copy()
+    sizes[np.setdiff1d(np.array(on_host, dtype=np.int64), touched(*written, FROM_HOST))] = 0  # copy_ reads its target
+    return replace(session, storage_bytes=sizes)
 
 
 def on_host(session: Session) -> Flags:

@@ -22,7 +22,7 @@ from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int64, Session
-from rooflight.records.signature import ON_HOST, OpSignature
+from rooflight.records.signature import FROM_HOST, ON_HOST, TO_HOST, OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.fusion.ops import touched_by
 from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of
@@ -362,7 +362,7 @@ def queue_of(session: Session, costs: Sequence[OpCost | Uncosted]) -> Queue:
     stays = np.array([ON_HOST in op.attributes for op in session.signatures], dtype=bool)
     is_idle = stays | np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
     is_send = np.array([kind_of(name) is not None for name in names], dtype=bool)
-    is_sync = ~stays & np.array([name in SYNCS for name in names], dtype=bool)
+    is_sync = ~stays & np.array([op.name in SYNCS or _waits_for_copy(op) for op in session.signatures], dtype=bool)
     sends = is_send[signature] if names else np.zeros(0, dtype=bool)
     return Queue(
         units=table[signature, direction],
@@ -371,6 +371,10 @@ def queue_of(session: Session, costs: Sequence[OpCost | Uncosted]) -> Queue:
         waits_for=_waits(session, counted, sends),
         syncs=is_sync[signature] if names else sends,
     )
+
+
+def _waits_for_copy(op: OpSignature) -> bool:
+    return (FROM_HOST in op.attributes or TO_HOST in op.attributes) and not op.attribute("non_blocking")
 
 
 def _waits(session: Session, counted: Int64, sends: Flags) -> Int64:

@@ -106,7 +106,7 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
     new_result = new_storage if _allocates(schema.name) else tape.new_result
     add_bytes = all_bytes.append if type(tape) is Tape and _allocates(schema.name) else None
     add_signature, add_context, add_touched = tape.signatures.append, tape.contexts.append, tape.touched.extend
-    all_touched, add_place, add_start = tape.touched, tape.places.append, tape.starts.append
+    all_touched, add_place, add_start, on_host = tape.touched, tape.places.append, tape.starts.append, tape.on_host
 
     def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
         key: list[Any] = [number]  # all that the op's signature depends on
@@ -147,14 +147,14 @@ def _reader(schema: OpSchema, tape: Tape) -> Reader:
                 for tensor in (out,) if isinstance(out, _Tensor) else tensors_in(out):
                     key += tensor.shape, tensor.dtype, tensor.is_contiguous() or tensor.stride()
                     storage = storage_ids.get(address := _storage_id(tensor))
-                    if storage is None or storage not in touched:
-                        # not an alias of an input, so it was just allocated, whatever was at its address before
+                    if storage is None or storage not in touched:  # no alias of an input, so it was just allocated
                         if add_bytes is None:
                             storage = new_result(address, tensor.nbytes, tensor)
                         else:  # what ``Tape.new_storage`` does, without the call
-                            storage, nbytes = len(all_bytes), tensor.nbytes
-                            add_bytes(nbytes if type(nbytes) is int else known_int(nbytes))
-                            storage_ids[address] = storage
+                            add_bytes(nbytes if type(nbytes := tensor.nbytes) is int else known_int(nbytes))
+                            storage = storage_ids[address] = len(all_bytes) - 1
+                            if tensor.is_cpu:
+                                on_host.append(storage)
                     elif (start := tensor.storage_offset()) is not _ZERO:
                         inside = [*(inside or ()), (len(touched), known_int(start))]
                     touched.append(storage)
@@ -205,7 +205,9 @@ def _note_devices(tape: Tape, args: tuple[Any, ...], out: Any) -> None:
     for value in (*args, out):
         tensor = value[0] if isinstance(value, list | tuple) and value else value
         if isinstance(tensor, _Tensor):
-            tape.devices.add("meta" if isinstance(tensor, FakeTensor) else tensor.device.type)
+            tape.devices.add(tensor.device.type)
+            if isinstance(tensor, FakeTensor):
+                tape.devices.add("fake")
 
 
 def _written_arguments(schema: OpSchema, tape: Tape) -> _Written | None:

@@ -26,6 +26,7 @@ from rooflight.capture.record.tape import Tape
 from rooflight.capture.record.tasks import TaskSource, in_task
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
+from rooflight.roofline.host import with_host_side
 
 _WITHOUT_GPU: Final = (
     'torch.autocast("cuda") was off, since there is no CUDA here. For a GPU that is not here, make and record the step '
@@ -193,7 +194,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
         tape.births.finish()
         notes = [*self._notes, *[_WITHOUT_GPU] * (contexts_without_gpu() > self._without_gpu)]
-        return with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
+        session = with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
+        return with_host_side(session, tape.on_host) if tape.devices - {"cpu", "fake"} else session
 
     def _take_out(self, source: DispatchSource) -> None:
         """Restore torch. Each step can be done twice, and undoes what was half done."""
@@ -218,5 +220,5 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
 
 def _environment(devices: set[str]) -> dict[str, str]:
-    kind = next((kind for kind in ("meta", "cuda", "cpu") if kind in devices), "cpu")
+    kind = "meta" if "fake" in devices else next((kind for kind in ("meta", "cuda") if kind in devices), "cpu")
     return {**describe("cuda" if kind == "cuda" else "cpu"), **place_in_world(), "device_kind": kind}

@@ -56,10 +56,11 @@ class Tape:
         self.starts = array("q")  # where those begin, in elements
         self.storage_ids: dict[int, int] = {}  # address of a live storage -> its id
         self.storage_bytes = array("q")
+        self.on_host = array("i")  # ids of storages in the memory of the CPU
         self._foreign: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # address -> storage, its id
         self._exported: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by number: memory that is shared
         self.births = OutsideBirths()
-        self.devices: set[str] = set()  # types of devices of the tensors met: cpu, cuda, meta
+        self.devices: set[str] = set()  # types of devices of the tensors met; of fake tensors also "fake"
         self._parents: dict[int, int] = {}  # by child
         self.timed = array("i")  # records that were timed while they ran
         self.starts_ns = array("q")
@@ -101,11 +102,13 @@ class Tape:
         known = self._signatures.setdefault((id(op), reads, writes), (len(self._signatures), op))
         return known[0]
 
-    def new_storage(self, address: int, nbytes: int, holder: object) -> int:  # noqa: ARG002 - a LifetimeTape needs it
-        """Give the storage that is now at ``address`` an id of its own; ``holder`` is a tensor in it."""
+    def new_storage(self, address: int, nbytes: int, holder: object) -> int:
+        """Give the storage that is now at ``address`` an id of its own; ``holder`` is a tensor in it, or itself."""
         number = len(self.storage_bytes)
         self.storage_bytes.append(nbytes if type(nbytes) is int else known_int(nbytes))
         self.storage_ids[address] = number
+        if holder.is_cpu if isinstance(holder, torch.Tensor) else _is_cpu(holder):
+            self.on_host.append(number)
         return number
 
     def number_of(self, tensor: torch.Tensor, context: int, known: Sequence[int] | None = None) -> int | None:
@@ -350,6 +353,10 @@ class Tape:
             op_starts_s=begins[None],
             clock="ops, while they were recorded",
         )
+
+
+def _is_cpu(holder: object) -> bool:
+    return isinstance(holder, torch.UntypedStorage) and holder.device.type == "cpu"
 
 
 @lru_cache(maxsize=1 << 14)

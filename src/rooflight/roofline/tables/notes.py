@@ -15,7 +15,7 @@ from rooflight.records.estimate import Source
 from rooflight.records.measurement import Measurement, other_step
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Session
-from rooflight.records.signature import COMPUTED_IN
+from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.memory import memory_shortage
@@ -44,6 +44,7 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
             "nothing, routing is balanced, packed sequences are equally long, and what indices, sparse "
             "tensors or regions pick are different elements."
         )
+    yield from _host_side_note(analysis)
     for name, calls in analysis.unknown_peaks.items():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
     if missing := memory_shortage(analysis.memory, device.name):
@@ -65,6 +66,21 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     yield from what_if_notes(analysis)
     yield from _predicted_notes(analysis)
     yield from _measured_notes(analysis)
+
+
+def _host_side_note(analysis: CostedSession) -> Iterable[str]:
+    if analysis.device.kind == "cpu":
+        return
+    calls = dict.fromkeys((ON_HOST, FROM_HOST, TO_HOST), 0)
+    for op in analysis.operations:
+        for mark in calls.keys() & {*op.signature.attributes}:
+            calls[mark] += op.calls
+    if calls[ON_HOST]:
+        told = count_of(calls[ON_HOST], "op works", "ops work")
+        yield f"{told} on tensors in the host's memory: they take the host's time, none of {analysis.device.name}'s."
+    if copies := calls[FROM_HOST] + calls[TO_HOST]:
+        told = count_of(copies, "copy", "copies")
+        yield f"{told} to or from the host's memory: bounded by the device's memory, not by the link between the two."
 
 
 def _cache_note(analysis: CostedSession) -> Iterable[str]:
