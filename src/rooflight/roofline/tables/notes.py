@@ -40,8 +40,9 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         )
     if assumed := coverage.upper_calls:
         yield (
-            f"{count_of(assumed, 'call is', 'calls are')} costed under assumptions about the data: masks hide "
-            "nothing, routing is balanced, packed sequences are equally long, and what indices, sparse "
+            f"{count_of(assumed, 'call is', 'calls are')} costed under assumptions about the data: unknown "
+            "masks hide nothing (block masks all but a key for each query), routing is balanced, packed sequences "
+            "are equally long, and what indices, sparse "
             "tensors or regions pick are different elements."
         )
     yield from _host_side_note(analysis)
