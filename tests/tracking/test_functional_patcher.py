@@ -10,6 +10,7 @@ from tracked import CPU, Model, loss_of, tokens
 
 from rooflight import FunctionalPatcher, sol_profile
 from rooflight.capture.record import dispatch
+from rooflight.roofline.tables.document import analysis_data
 
 
 def patched(run, *models) -> FunctionalPatcher:
@@ -139,6 +140,20 @@ def test_the_summary_has_the_tables_of_the_page():
     text = patched(lambda: model(tokens()), model).get_summary(top=3)
     for title in ("By phase", "By layer type", "By function", "Top 3 modules"):
         assert title in text
+
+
+def test_the_same_capture_on_another_device_with_intensities_and_ridge_points():
+    patcher = FunctionalPatcher("A100-SXM4-80GB").patch()
+    torch.ones(64, 64) @ torch.ones(64, 64)
+    patcher.unpatch()
+    here, there = patcher.analyze(), patcher.analyze("H100-SXM5-80GB")
+    assert (here.device.part_name, there.device.part_name) == ("A100-SXM4-80GB", "H100-SXM5-80GB")
+    data = analysis_data(there, "")
+    product = next(op for op in data.ops if op.name == "aten::mm")
+    assert product.arithmetic_intensity == 2 * 64**3 / (3 * 64 * 64 * 4)
+    assert data.device.ridge_points["bfloat16"] == pytest.approx(989.4e12 / 3.35e12, rel=1e-3)
+    with pytest.raises(ValueError, match="unknown device"):
+        patcher.analyze("H101")
 
 
 def test_an_empty_capture_has_a_summary_too():

@@ -109,6 +109,7 @@ _SUFFIXES: Final = {
     "B/s": "bytes_per_s",
     "FLOP": "flops",
     "FLOP/s": "flops_per_s",
+    "FLOP/B": "flops_per_byte",
 }
 _ID: Final = re.compile(r"[a-z][a-z0-9_]*")
 _Row = TypeVar("_Row")

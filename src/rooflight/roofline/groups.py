@@ -15,6 +15,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate
 from rooflight.records.measurement import Float64
+from rooflight.records.report import share
 from rooflight.records.session import Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter
@@ -33,7 +34,8 @@ class GroupFigures(PredictedFields, frozen=True, kw_only=True):
     """The ops that share a phase, module, class of module or name. A list of groups sums to the totals.
 
     ``measured_s`` sums the ops for which a time was found; ``efficiency`` is bound / measured of the same ops: 1 is the
-    speed of light, None where none has a bound. ``measured_there_s``: the time on another device, see ``Analysis``.
+    speed of light, None where none has a bound. ``arithmetic_intensity`` is matrix and vector FLOPs over bytes moved,
+    None where none are. ``measured_there_s``: the time on another device, see ``Analysis``.
     """
 
     name: str
@@ -42,6 +44,7 @@ class GroupFigures(PredictedFields, frozen=True, kw_only=True):
     vector_flops: int
     bytes_moved: int
     bytes_sent: int
+    arithmetic_intensity: float | None
     op_bound_s: float
     limiter: str
     measured_s: float | None
@@ -77,6 +80,7 @@ class SummedFields(WallFields, frozen=True, kw_only=True):
     bytes_read: int
     bytes_written: int
     bytes_sent: int
+    arithmetic_intensity: float | None
     op_bound_s: float
     measured_s: float | None
     ops_measured_s: float | None
@@ -120,6 +124,7 @@ class OperationFigures(PredictedFields, frozen=True, kw_only=True):
     vector_flops: int | None
     bytes_moved: int | None
     bytes_sent: int | None
+    arithmetic_intensity: float | None
     assumed: bool | None
     op_bound_s: float | None
     warm_op_bound_s: float | None
@@ -260,6 +265,7 @@ class RollUp:
         return Group(
             name=name,
             calls=int(calls.sum()),
+            arithmetic_intensity=share(sums["matrix_flops"] + sums["vector_flops"], sums["bytes_moved"]),
             op_bound_s=bound_s,
             limiter=limiter.value,
             measured_s=measured_s,

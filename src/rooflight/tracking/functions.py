@@ -66,15 +66,16 @@ class FunctionalPatcher:
             self._recording.name_modules(model)
         self._models.append(model)
 
-    def analyze(self) -> Analysis:
-        """Costs and bounds of what was captured so far. Raises RuntimeError before ``patch``, and after an error of the
-        patcher's own, which ended it and not the program.
+    def analyze(self, device: DeviceSpec | str | None = None) -> Analysis:
+        """Costs and bounds of what was captured so far, on another ``device`` than the patcher's if one is given.
+        Raises RuntimeError before ``patch``, and after an error of the patcher's own, which ended it and not the
+        program; ValueError for an unknown device.
         """
         if self._error is not None:
             raise RuntimeError(f"the patcher was removed after an error: {self._error}") from self._error
         if self._recording is None or self._device is None:
             raise RuntimeError("nothing was captured: patch(), run your program, then analyze()")
-        return analyze(self._recording.so_far(), self._device)
+        return analyze(self._recording.so_far(), find_device(device or self._device))
 
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error

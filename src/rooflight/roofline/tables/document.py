@@ -23,6 +23,9 @@ class DeviceFigures(Fields, frozen=True, kw_only=True):
     """The figures that bounds are computed with, of datasheet and calibration the higher, and where they come from; a
     CPU's are those of ``threads`` threads.
 
+    ``ridge_points`` are the matrix peaks over the bandwidth of main memory, FLOP/B: an op of more arithmetic intensity
+    is limited by compute.
+
     With what-if roofs ``name`` is that of the ``part`` and of these: matrix work of more bits is bounded in
     ``what_if_precision``, the clock is locked at ``what_if_clock_hz``.
     """
@@ -34,6 +37,7 @@ class DeviceFigures(Fields, frozen=True, kw_only=True):
     kind: str
     matrix_flops_per_s: Mapping[str, float]
     vector_flops_per_s: Mapping[str, float]
+    ridge_points: Mapping[str, float]
     memory: tuple[MemoryLevel, ...]
     link_bytes_per_s: float | None
     roofs_used: str
@@ -178,10 +182,12 @@ def device_figures(device: DeviceSpec) -> DeviceFigures:
     def peaks(*rates: Mapping[str, float]) -> dict[str, float]:
         return {name: max(each.get(name, 0.0) for each in rates) for each in rates for name in each}
 
+    matrix, bandwidth = peaks(*(each.matrix_flops_per_s for each in roofs)), device.dram_bytes_per_s
     return DeviceFigures.view(
         device,
         part=device.part_name,
-        matrix_flops_per_s=peaks(*(each.matrix_flops_per_s for each in roofs)),
+        matrix_flops_per_s=matrix,
+        ridge_points={name: peak / bandwidth for name, peak in matrix.items()} if bandwidth else {},
         vector_flops_per_s=peaks(*(each.vector_flops_per_s for each in roofs)),
         sources=[each.source for each in roofs],
     )

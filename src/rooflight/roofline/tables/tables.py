@@ -71,12 +71,13 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
         ("matrix", "FLOP", lambda group: group.matrix_flops),
         ("vector", "FLOP", lambda group: group.vector_flops),
         ("bytes", "B", lambda group: group.bytes_moved),
+        ("intensity", "FLOP/B", lambda group: group.arithmetic_intensity),
         ("bound", "s", lambda group: group.bound_s),
         ("share", "%", lambda group: share(group.bound_s, total_s)),
         ("limiter", "", lambda group: group.limiter),
         *_time_columns(analysis),
         top=top,
-        optional=("vector", "calls", "matrix", "bytes"),
+        optional=("intensity", "vector", "calls", "matrix", "bytes"),
         note=note,
     )
 
@@ -94,13 +95,24 @@ def _operation_table(analysis: CostedSession, top: int) -> Table:
         ("shapes", "", lambda op: shapes_text(op.shapes)),
         ("where", "", lambda op: _modules_text(op.modules)),
         ("calls", "", lambda op: op.calls),
+        ("matrix", "FLOP", lambda op: op.matrix_flops),
+        ("vector", "FLOP", lambda op: op.vector_flops),
+        ("bytes", "B", lambda op: op.bytes_moved),
+        ("intensity", "FLOP/B", lambda op: op.arithmetic_intensity),
         ("bound", "s", lambda op: op.bound_s),
         *times,
         ("limiter", "", lambda op: op.limiter or "not costed"),
         *source,
         top=top,
-        optional=("calls", "where", "shapes"),
+        optional=("vector", "matrix", "bytes", "intensity", "calls", "where", "shapes"),
+        note=_ridges(analysis),
     )
+
+
+def _ridges(analysis: CostedSession) -> str:
+    bandwidth = analysis.device.dram_bytes_per_s
+    ridges = [f"{name} {Quantity(peak / bandwidth, 'FLOP/B')}" for name, peak in _peaks(analysis).items() if bandwidth]
+    return f"Ridge points: {', '.join(ridges)}." if ridges else ""
 
 
 def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
