@@ -253,8 +253,7 @@ class RollUp:
             cost, bound = self._costs[index], self._bounds[index]
             if isinstance(cost, Uncosted) or bound is None:
                 continue
-            for field in _SUMMED:
-                sums[field] += count * getattr(cost, field)
+            sums = {field: so_far + count * getattr(cost, field) for field, so_far in sums.items()}
             seconds = count * bound.time_s
             bound_s += seconds
             warm_s += count * self._warm_s[index]
