@@ -58,6 +58,22 @@ def test_a_faster_op_raises_memory_in_the_analysis_and_on_disk():
     assert calibrations.load("toy").roofs.memory[-1].bytes_per_s == pytest.approx(8e7 / 0.0014, rel=1e-3)
 
 
+def test_a_short_op_raises_the_cache_whose_roof_it_passed_and_what_is_nearer():
+    """Of 1 MB read and 1 MB written, 100 kB each lie nearer than L3, whose roof of 40 GB/s the rest passes at 50; all
+    of it passes L2's roof of 45."""
+    levels = (
+        MemoryLevel(name="L2", capacity_bytes=100_000, bytes_per_s=45e9),
+        MemoryLevel(name="L3", capacity_bytes=30_000_000, bytes_per_s=4e10),
+        MemoryLevel(name="DRAM", bytes_per_s=2e10),
+    )
+    cpu = replace(CPU, calibrated=replace(ROOFS, memory=levels))
+    analysis = with_evidence(Analysis(session(1.8e6 / 5e10, lambda: torch.empty(250_000).add_(1.0)), cpu))
+    assert [level.bytes_per_s for level in analysis.device.memory] == pytest.approx(
+        [2e6 / 3.6e-5, 5e10, 2e10], rel=1e-6
+    )
+    assert analysis.contradictions == ()
+
+
 @pytest.mark.usefixtures("kept")
 def test_a_faster_product_raises_the_matrix_peak():
     def product() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -11,17 +11,15 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices import calibrations
-from rooflight.devices.spec import Roofs
+from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.bound import unit_times
-from rooflight.roofline.program import warm_bound_s
+from rooflight.roofline.bound import memory_time, unit_times
 
 _MOST: Final = 2.0
 """A roof that is passed by more was not measured too low: a cost or the clock is wrong, which the report must show."""
-_LEAST_S: Final = 50e-6  # clocks are right to a microsecond or two
-_MEMORY: Final = "memory"
+_NO_LIMIT: Final = 1e30  # bytes a second
 _RAISED: Final = "; raised by a program to "
 
 
@@ -40,53 +38,54 @@ def with_evidence(analysis: Analysis) -> Analysis:
 
 
 def _passed(analysis: Analysis) -> Mapping[tuple[str, str], float]:
-    """By unit and precision: how many times its roof the fastest op reached."""
+    """By unit and precision, or the level of memory: how many times its roof the fastest op reached."""
     device, measurement, columns = analysis.device, analysis.measurement, analysis.session.columns
     if device.kind != "cpu" or device.part or measurement is None or not measurement.of_the_session:
         return {}
     if not len(measurement.op_samples_s):
         return {}
     fastest = np.full(len(analysis.session.signatures), np.inf)
-    timed = analysis.session.counted & (measurement.op_s > _LEAST_S)
+    timed = analysis.session.counted & (measurement.op_s > 0)
     np.minimum.at(fastest, columns.signature[timed], measurement.op_s[timed])
     found: dict[tuple[str, str], float] = {}
     for number in np.flatnonzero(np.isfinite(fastest)).tolist():
-        cost, bound = analysis.costs[number], analysis.bounds[number]
-        if isinstance(cost, Uncosted) or bound is None:
+        cost = analysis.costs[number]
+        if isinstance(cost, Uncosted):
             continue
-        least_s = warm_bound_s(cost, bound, device)
-        if fastest[number] < least_s <= _MOST * fastest[number]:
-            unit = _unit(analysis, number, cost, least_s)
-            found[unit] = max(found.get(unit, 1.0), least_s / float(fastest[number]) * (1 + 1e-9))
+        times = {roof: least_s / float(fastest[number]) for roof, least_s in _least_s(analysis, number, cost)}
+        if max(times.values()) <= _MOST:
+            passed = ((roof, factor) for roof, factor in times.items() if factor > 1)
+            found |= {roof: max(found.get(roof, 1.0), factor * (1 + 1e-9)) for roof, factor in passed}
     return found
 
 
-def _unit(analysis: Analysis, number: int, cost: OpCost, least_s: float) -> tuple[str, str]:
-    precision = analysis.float32.precision_of(analysis.session.signatures[number])
-    times = unit_times(cost, analysis.device, precision)
-    if times.matrix_s >= least_s:
-        return "matrix", precision_of(cost.matrix_dtype or "") or "float32"
-    return (
-        ("vector", precision_of(cost.vector_dtype or "") or "float32") if times.vector_s >= least_s else (_MEMORY, "")
-    )
+def _least_s(analysis: Analysis, number: int, cost: OpCost) -> Iterator[tuple[tuple[str, str], float]]:
+    """The seconds that each roof alone asks of an op."""
+    times = unit_times(cost, analysis.device, analysis.float32.precision_of(analysis.session.signatures[number]))
+    yield ("matrix", precision_of(cost.matrix_dtype or "") or "float32"), times.matrix_s
+    yield ("vector", precision_of(cost.vector_dtype or "") or "float32"), times.vector_s
+    nearer: tuple[MemoryLevel, ...] = ()
+    for level in analysis.device.memory:
+        yield ("memory", level.name), memory_time(cost.bytes_read, cost.bytes_written, (*nearer, level))
+        nearer = (*nearer, level if level.bytes_per_s is None else replace(level, bytes_per_s=_NO_LIMIT))
 
 
 def _raised(roofs: Roofs, passed: Mapping[tuple[str, str], float]) -> Roofs:
     texts, peaks = [], {"matrix": dict(roofs.matrix_flops_per_s), "vector": dict(roofs.vector_flops_per_s)}
     memory = roofs.memory
     for (unit, precision), factor in passed.items():
-        if unit != _MEMORY:
+        if unit != "memory":
             known = peaks[unit].get(precision, peaks["vector"].get("float32", 0.0))
             peaks[unit][precision] = known * factor
             texts.append(f"{unit} {precision} {Quantity(known * factor, 'FLOP/s')}")
-        elif memory and memory[-1].bytes_per_s is not None:
-            reached = memory[-1].bytes_per_s * factor
-            # what is nearer is no slower
-            memory = tuple(
+        elif passed_level := next((level for level in roofs.memory if level.name == precision), None):
+            reached, place = (passed_level.bytes_per_s or 0.0) * factor, roofs.memory.index(passed_level)
+            nearer = (  # what is nearer is no slower
                 level if level.bytes_per_s is None else replace(level, bytes_per_s=max(level.bytes_per_s, reached))
-                for level in memory
+                for level in memory[: place + 1]
             )
-            texts.append(f"{memory[-1].name} {Quantity(reached, 'B/s')}")
+            memory = *nearer, *memory[place + 1 :]
+            texts.append(f"{passed_level.name} {Quantity(reached, 'B/s')}")
     return replace(
         roofs,
         source=roofs.source.split(_RAISED)[0] + _RAISED + ", ".join(texts),
