@@ -85,8 +85,9 @@ CASES: dict[str, Callable[[], tuple[Any, ...]]] = {
 EXACT_S: dict[str, tuple[float, float]] = {
     "gpt2 1x1024": (0.0025284, 0.00258524),
     "gpt2 4x256": (0.00245182, 0.00251859),
-    "gpt2 eager 1x1024": (0.00027367, 0.000330519),
-    "gpt2 eager 4x256": (0.00026301, 0.00031542),
+    # less 9.8 and 2.4 us: what its causal mask hides of the first layer's scores, 1.61 and 0.40 GFLOP at 165 TFLOP/s
+    "gpt2 eager 1x1024": (0.000263894, 0.000320762),
+    "gpt2 eager 4x256": (0.000260559, 0.000314293),
     "llama 1x1024": (0.000375461, 0.000428098),
     "llama 4x256": (0.000369596, 0.000418593),
     "bert": (0.000480023, 0.000491058),
