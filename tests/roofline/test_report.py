@@ -260,3 +260,20 @@ def test_a_step_that_a_cache_may_have_served_is_no_contradiction():
         assert ("Contradiction" in said) == contradicted
         assert ("data came from a cache" in said) == (not contradicted)
         assert ("even with a full cache the bound is" in said) == contradicted
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "named"),
+    [
+        ("aten::lstm", {}, "lstm"),
+        ("aten::_cudnn_rnn_backward", {}, "_cudnn_rnn_backward"),
+        ("aten::convolution", {"transposed": True}, "convolution"),
+        ("aten::convolution", {"transposed": False}, None),
+        ("aten::convolution_backward", {}, "convolution_backward"),
+        ("aten::mm", {}, None),
+    ],
+)
+def test_ops_whose_kernels_allocate_inside_are_named(name, settings, named):
+    given = op(name, {"x": spec((8, 8))}, [spec((8, 8))], **settings)
+    told = [note for note in report_of(analysis_of(given)).notes if "allocate and free inside" in note]
+    assert [note.endswith(f": {named}.") for note in told] == [True] * (named is not None)

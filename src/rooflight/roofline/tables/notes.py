@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -15,7 +16,7 @@ from rooflight.records.estimate import Source
 from rooflight.records.measurement import Measurement, other_step
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Session
-from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST
+from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST, OpSignature
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.memory import memory_shortage
@@ -50,6 +51,9 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
     if missing := memory_shortage(analysis.memory, device.name):
         yield f"{missing} The bound is that of one device with enough memory."
+    names = {plain_name(op.name): op.signature for op in analysis.operations}
+    if inside := ", ".join(sorted(name for name, op in names.items() if _allocates_inside(name, op))):
+        yield f"The peak of memory leaves out what kernels allocate and free inside, which may be much here: {inside}."
     if analysis.without_storages and analysis.totals.calls:
         yield (
             "The fused and the program bound are inferred: which op read what another wrote is not known, so they "
@@ -67,6 +71,16 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     yield from what_if_notes(analysis)
     yield from _predicted_notes(analysis)
     yield from _measured_notes(analysis)
+
+
+_ALLOCATE_INSIDE: Final = re.compile(
+    r"(_cudnn_|mkldnn_|miopen_)?(lstm|gru|rnn)|slow_conv|convolution.*_backward"
+)
+
+
+def _allocates_inside(name: str, op: OpSignature) -> bool:
+    """Whether libraries keep reserves, columns or copies for an op that no recording sees."""
+    return bool(_ALLOCATE_INSIDE.match(name)) or ("convolution" in name and op.attribute("transposed") is True)
 
 
 def _host_side_note(analysis: CostedSession) -> Iterable[str]:
