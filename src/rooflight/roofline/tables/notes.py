@@ -73,9 +73,7 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     yield from _measured_notes(analysis)
 
 
-_ALLOCATE_INSIDE: Final = re.compile(
-    r"(_cudnn_|mkldnn_|miopen_)?(lstm|gru|rnn)|slow_conv|convolution.*_backward"
-)
+_ALLOCATE_INSIDE: Final = re.compile(r"(_cudnn_|mkldnn_|miopen_)?(lstm|gru|rnn)|slow_conv|convolution.*_backward")
 
 
 def _allocates_inside(name: str, op: OpSignature) -> bool:
