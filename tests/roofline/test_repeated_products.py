@@ -65,5 +65,5 @@ def test_scores_of_an_attention_are_computed_once():
     device = rl.devices.get("T4")
     found = rl.analyze(recording.session, device)
     peak = device.matrix_peak("float32")
-    assert found.program.compulsory_bound_s == pytest.approx(6 * 2 * 512 * 512 * 64 / peak)
+    assert found.program.program_bound_s == pytest.approx(6 * 2 * 512 * 512 * 64 / peak)
     assert found.totals.matrix_flops == 7 * 2 * 512 * 512 * 64

@@ -50,7 +50,7 @@ _ON_THE_HOST: Final = (
     "are not compared with bounds"
 )
 _NO_DECODE_STEP: Final = "only decode steps are bounded: what a prefill does depends on the lengths of its prompts"
-_FIGURES: Final = ("program_bound", "fused_bound", "op_bound", "compulsory_bound", "bound")
+_FIGURES: Final = ("program_bound", "fused_bound", "op_bound", "bound")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +213,7 @@ def _whole_steps(results: Results, book: RecordedBounds, notes: list[str], *, co
             steps=cell.steps,
             mean_ms=mean_s * 1e3,
             **{f"{name}_ms": getattr(whole, f"{name}_s") * 1e3 for name in _FIGURES},
+            compulsory_bound_ms=whole.program_bound_s * 1e3,
             compulsory_bytes=whole.compulsory_bytes,
             limiter=whole.limiter,
             efficiency=whole.efficiency,
@@ -225,7 +226,7 @@ def _mean(wholes: Sequence[WholeStep], decode_steps: int) -> WholeStep | None:
         return None
     means = {
         name: sum(each.steps * float(getattr(each, name)) for each in wholes) / steps
-        for name in ("mean_ms", *(f"{name}_ms" for name in _FIGURES), "compulsory_bytes")
+        for name in ("mean_ms", *(f"{name}_ms" for name in _FIGURES), "compulsory_bound_ms", "compulsory_bytes")
     }
     compared = all(each.efficiency is not None for each in wholes)
     return WholeStep(

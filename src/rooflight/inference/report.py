@@ -288,7 +288,7 @@ def _bounds_over_length(bounds: BoundsData) -> Iterable[Series]:
         lines=(
             Line(name="measured", x=x, y=tuple(each.mean_ms / 1e3 for _, each in chosen)),
             Line(name="op bound", x=x, y=tuple(each.op_bound_ms / 1e3 for _, each in chosen)),
-            Line(name="compulsory bound", x=x, y=tuple(each.compulsory_bound_ms / 1e3 for _, each in chosen)),
+            Line(name="program bound", x=x, y=tuple(each.program_bound_ms / 1e3 for _, each in chosen)),
         ),
         note="Times are means of KV bins; bounds are of a step recorded at the mean KV length of each.",
     )

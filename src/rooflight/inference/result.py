@@ -46,11 +46,10 @@ class WholeStep(Fields, frozen=True, kw_only=True):
     the mean over all, ``batch``, ``kv_bin`` and ``kv_length`` are null.
 
     ``program_bound_ms`` ≤ ``fused_bound_ms`` ≤ ``op_bound_ms`` are those of ``rooflight analyze``.
-    ``compulsory_bound_ms`` is the time that ``compulsory_bytes`` (weights and KV cache read once, results written
-    once) and all arithmetic need at least; it is above the program bound where a calibration measured a cache that can
-    hold the data of each op, but not of all. ``bound_ms`` is the larger of the op bound and that, ``limiter`` what
-    limits most of it, ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of
-    the bounds' device.
+    ``compulsory_bytes`` are weights and KV cache read once, results written once. ``compulsory_bound_ms`` is the
+    program bound, of which older files have less; ``bound_ms`` is the op bound, ``limiter`` what limits most of it,
+    ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of the bounds'
+    device.
     """
 
     batch: int | None

@@ -239,12 +239,10 @@ def _step_bounds(bounds: BoundsData) -> Table:
         ("program", "s", lambda step: _s(step.program_bound_ms)),
         ("fused", "s", lambda step: _s(step.fused_bound_ms)),
         ("op", "s", lambda step: _s(step.op_bound_ms)),
-        ("compulsory", "s", lambda step: _s(step.compulsory_bound_ms)),
         ("compulsory bytes", "B", lambda step: step.compulsory_bytes),
-        optional=("compulsory bytes", "fused", "program", "recorded at", "op", "compulsory"),
-        note="Program, fused and op bound are those of a whole step. Compulsory is the time to read weights and KV "
-        "cache once and to write the results, or that of all arithmetic if it is longer. Estimated is the larger "
-        "of op and compulsory.",
+        optional=("compulsory bytes", "fused", "program", "recorded at", "op"),
+        note="Program, fused and op bound are those of a whole step; estimated is its op bound. Compulsory bytes are "
+        "weights and KV cache read once, and results written once.",
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Self
 
+import msgspec
 import numpy as np
 
 from rooflight.costs.cost import Uncosted
@@ -213,16 +214,29 @@ class CostedSession:
 
     @cached_property
     def totals(self) -> Totals:
-        """Sums over all counted ops."""
+        """Sums over all counted ops; the op bound is that of the whole step (``ProgramBounds``)."""
         whole = self._groups.whole()
         wall, measurement = self._predicted_wall(whole.predicted), self.measurement
         step_s = measurement.wall_s if measurement and measurement.of_the_session else None
-        return Totals.of(whole, step_s, wall)
+        totals = Totals.of(whole, step_s, wall)
+        if not self.held_by_caches:
+            return totals
+        return msgspec.structs.replace(
+            totals, op_bound_s=self.program.program_bound_s, limiter=self.program.limiter.value
+        )
+
+    @cached_property
+    def held_by_caches(self) -> bool:
+        """Whether all ops at once take longer than the sum of their bounds: each finds in a measured cache what it
+        needs, and the cache cannot hold what all of them need.
+        """
+        measured = any(level.bytes_per_s is not None for level in self.device.memory[:-1])
+        return measured and self.program.program_bound_s > self._groups.whole().op_bound_s * (1 + 1e-9)  # not rounding
 
     def by(self, key: str) -> tuple[Group, ...]:
         """Roll-up by ``"phase"``, ``"module"`` (qualified name, its own ops only), ``"layer"`` (class of module),
         ``"function"`` (torch function called), ``"op"`` or ``"direction"``, largest bound first. The groups of a key
-        sum to the totals.
+        sum to the totals, their bounds to less where ``held_by_caches``.
 
         Raises ValueError for another key.
         """

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.devices.spec import DeviceSpec
+from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Session
@@ -38,31 +38,28 @@ class WarmBounds:
     op_bound_s: float
     fused_bound_s: float
     program_bound_s: float
-    compulsory_bound_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramBounds:
-    """``program_bound_s`` ≤ ``fused_bound_s`` ≤ the op bound.
+    """``program_bound_s`` ≤ ``fused_bound_s`` ≤ the op bound of the session's totals.
 
     *Fused*: the sum over regions (see ``fusion``) of the largest of their arithmetic, the bytes that cross their edges
     and what they send. *Program*: the largest of all arithmetic (a product of the same values once), the compulsory
     bytes (inputs, weights and states read once, states and results written once) and all that is sent, everything
-    overlapping. ``warm``: what they are where a
-    cache serves the data.
+    overlapping; ``limiter`` is the largest. ``warm``: what they are where a cache serves the data.
 
-    *Compulsory*: the program bound without being held below the fused one. Where a calibration measured a cache, each
-    region may find as much of its data there as the cache holds, all of them together may not: so it may be more than
-    all three, and nothing that runs the whole program is faster. Else it is the program bound. ``compulsory_limiter``
-    is what it is due to.
+    A cache of C bytes serves a step once, not each op anew. Of the R distinct bytes that stood before the step and are
+    read, at most C lie in it when the step begins; of the W bytes that are written and live on, at most C when it
+    ends. The others cross to or from the level behind: max(0, R - C) + max(0, W - C) bytes, whatever is evicted when.
+    Ops and regions take no less one by one than all at once, so this holds the fused and the op bound up too.
     """
 
     fused_bound_s: float
     program_bound_s: float
     fused_bytes: int
     compulsory_bytes: int
-    compulsory_bound_s: float
-    compulsory_limiter: Limiter
+    limiter: Limiter
     regions: int
     warm: WarmBounds
 
@@ -95,41 +92,49 @@ def program_bounds(
     once = units[0] * np.array([_not_recomputed(cost) for cost in costs])[signature]
     once[np.isin(records, list(fusion.repeated))] = 0
 
-    def bounds_with(alone: Sequence[float], moving: Callable[..., Any]) -> tuple[float, float, Bound]:
-        """Sums over ops and over regions, and everything at once."""
+    def bounds_with(
+        alone: Sequence[float], moving: Callable[..., Any], nearest: Sequence[MemoryLevel]
+    ) -> tuple[float, float, Bound]:
+        """Sums over ops and over regions, and everything at once. All bytes cross the ``nearest`` level."""
         ops = by_region(np.array(alone, dtype=np.float64)[signature])
         # what is small enough to come from a cache op by op may not be when merged
         fused_s = float(np.minimum(np.max([*work, moving(read, written, device.memory)], axis=0), ops).sum())
         vector_s, network_s = (float(seconds.sum()) for seconds in work[1:])
         everything = Bound(
             compute_s=max(float(once.sum()), vector_s),
-            memory_s=float(moving(fusion.bytes_in, fusion.bytes_out, device.memory)),
+            memory_s=max(
+                float(moving(fusion.stood_bytes, fusion.kept_bytes, device.memory)),
+                memory_time(fusion.bytes_in, fusion.bytes_out, nearest),
+            ),
             network_s=network_s,
             cache_resident=fits_unknown_cache(fusion.bytes_in + fusion.bytes_out, device.memory),
         )
         return float(ops.sum()), fused_s, everything
 
-    op_s, fused_s, everything = bounds_with([bound.time_s if bound else 0.0 for bound in bounds], memory_time)
-    warm_op_s, warm_fused_s, warm_everything = bounds_with(
-        [warm_bound_s(*each, device) for each in zip(costs, bounds, strict=True)], uncached_memory_time
+    measured = [level for level in device.memory if level.bytes_per_s is not None]
+    op_s, fused_s, everything = bounds_with(
+        [bound.time_s if bound else 0.0 for bound in bounds], memory_time, measured[:1]
     )
-    program_s, warm_program_s = min(everything.time_s, fused_s), warm_everything.time_s
+    warm_op_s, warm_fused_s, warm_everything = bounds_with(
+        [warm_bound_s(*each, device) for each in zip(costs, bounds, strict=True)],
+        uncached_memory_time,
+        device.memory[:-1][:1],  # of memory alone, where no cache is listed, one may be there
+    )
     # a cache can hold the data of each op or region, but not of all: one by one they take no less than all at once
-    warm_fused_s = max(warm_fused_s, warm_program_s)
-    warm_op_s = max(warm_op_s, warm_fused_s)
+    program_s, warm_program_s = everything.time_s, warm_everything.time_s
+    fused_s, warm_fused_s = max(fused_s, program_s), max(warm_fused_s, warm_program_s)
+    op_s, warm_op_s = max(op_s, fused_s), max(warm_op_s, warm_fused_s)
     return ProgramBounds(
         fused_bound_s=fused_s,
         program_bound_s=program_s,
         fused_bytes=int(read.sum() + written.sum()),
         compulsory_bytes=fusion.bytes_in + fusion.bytes_out,
-        compulsory_bound_s=everything.time_s,
-        compulsory_limiter=everything.limiter,
+        limiter=everything.limiter,
         regions=len(fusion.regions),
         warm=WarmBounds(
             op_bound_s=min(warm_op_s, op_s),
             fused_bound_s=min(warm_fused_s, fused_s),
             program_bound_s=min(warm_program_s, program_s),
-            compulsory_bound_s=min(warm_program_s, everything.time_s),
         ),
     )
 

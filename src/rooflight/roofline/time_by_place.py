@@ -92,21 +92,22 @@ class TimeByPlace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WholeTime:
-    """A whole step beside its bounds. ``bound_s`` is the largest of them that holds for the ops run one by one: their
-    op bound, or the time that all arithmetic and the compulsory bytes need at once (``ProgramBounds``), if a measured
-    cache lets each op find data there that does not fit it together. ``limiter`` is what limits most of it. Nothing
-    that does the same work takes less than ``warm_bound_s``, even if every cache is full of the right data before it.
+    """A whole step beside its bounds. ``limiter`` is what limits most of the op bound. Nothing that does the same work
+    takes less than ``warm_bound_s``, even if every cache is full of the right data before it.
     """
 
     measured_s: float | None
     program_bound_s: float
     fused_bound_s: float
     op_bound_s: float
-    compulsory_bound_s: float
     compulsory_bytes: int
     warm_bound_s: float
-    bound_s: float
     limiter: str
+
+    @property
+    def bound_s(self) -> float:
+        """The op bound."""
+        return self.op_bound_s
 
     @property
     def efficiency(self) -> float | None:
@@ -117,17 +118,14 @@ class WholeTime:
 def whole_time(analysis: Analysis, measured_s: float | None = None) -> WholeTime:
     """A step beside its bounds; ``measured_s`` is the analysis's own time where it is not given."""
     program, totals = analysis.program, analysis.totals
-    at_once = program.compulsory_bound_s > totals.op_bound_s
     return WholeTime(
         measured_s=totals.measured_s if measured_s is None else measured_s,
         program_bound_s=program.program_bound_s,
         fused_bound_s=program.fused_bound_s,
         op_bound_s=totals.op_bound_s,
-        compulsory_bound_s=program.compulsory_bound_s,
         compulsory_bytes=program.compulsory_bytes,
-        warm_bound_s=program.warm.compulsory_bound_s,
-        bound_s=program.compulsory_bound_s if at_once else totals.op_bound_s,
-        limiter=program.compulsory_limiter.value if at_once else totals.limiter,
+        warm_bound_s=program.warm.program_bound_s,
+        limiter=totals.limiter,
     )
 
 
@@ -223,7 +221,7 @@ def whole_contradiction(whole: WholeTime) -> str:
     measured, bound = Quantity(whole.measured_s, "s"), Quantity(whole.bound_s, "s")
     if whole.measured_s < whole.warm_bound_s:
         cause = "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
-    elif whole.measured_s >= max(whole.program_bound_s, whole.compulsory_bound_s):
+    elif whole.measured_s >= whole.program_bound_s:
         cause = "its ops can have been merged or overlapped, or have found their data in a cache."
     else:
         cause = f"its data can have come from a cache, where its bound is {Quantity(whole.warm_bound_s, 's')}."

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.session import Int64, Session, touches_of
+from rooflight.records.session import Flags, Int64, Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion, PartialTouches, touched_by
 from rooflight.roofline.fusion.parts import Part, add_part, union_bytes
@@ -156,10 +156,14 @@ class OpGraph:
         left = visible_bytes([(self.sizes[value], self._parts.get(value)) for value in values])
         return [(value, size) for value, size in zip(values, left, strict=True) if size]
 
-    def bytes_in(self) -> int:
-        """Bytes that were there before the step and that it reads, each once, wherever ops read them."""
+    def bytes_in(self, of: Flags | None = None) -> int:
+        """Bytes that were there before the step and that it reads, each once, wherever ops read them; with ``of``, only
+        those in storages that it marks.
+        """
         total = 0
         for storage, value in self.stood.items():
+            if of is not None and not of[storage]:
+                continue
             size = self.sizes[value]
             if storage in self._written_since:  # of what was read later, what was not written may be from before
                 early = {(part.nbytes, part) for part in self._early.get(value, ())}

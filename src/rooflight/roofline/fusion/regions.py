@@ -228,7 +228,10 @@ def unused_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fusion:
     """The regions of a session, in the order in which they begin, and its compulsory bytes: ``bytes_in`` of what was
-    there before the step and is read, ``bytes_out`` of what is there after it and was written. ``attending``: records
+    there before the step and is read, ``bytes_out`` of what is there after it and was written. ``stood_bytes`` and
+    ``kept_bytes``: those of ``bytes_in`` in memory allocated before the step, and those of ``bytes_out`` in memory not
+    freed before its last op ran; memory that the step allocates or frees may be the same again and again, and never
+    leave a cache. ``attending``: records
     of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read
     or not hidden by a mask, the share of its FLOPs that this part takes. ``unknown_masks``: products that make scores,
     of which the recording could not see what a mask hides.
@@ -238,6 +241,8 @@ class Fusion:
     regions: Sequence[Region]
     bytes_in: int
     bytes_out: int
+    stood_bytes: int = 0
+    kept_bytes: int = 0
     attending: frozenset[int] = frozenset()
     work: Mapping[int, float] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
@@ -273,10 +278,14 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     results = _results(graph, _lasting(session), _local(session))
     graph.leave_out_between(results)
     regions = _Traffic(graph).regions(results)
+    bytes_in = min(graph.bytes_in(), sum(region.bytes_read for region in regions))
+    stood, kept = _at_the_ends(session)
     return Fusion(
         regions=regions,
-        bytes_in=min(graph.bytes_in(), sum(region.bytes_read for region in regions)),
+        bytes_in=bytes_in,
         bytes_out=sum(results.values()),
+        stood_bytes=min(bytes_in, graph.bytes_in(stood)),
+        kept_bytes=sum(size for value, size in results.items() if kept[graph.storages[value]]),
         attending=frozenset(graph.records[op] for op in graph.attending),
         work=work,
         unknown_masks=frozenset(masked.unknown),
@@ -294,6 +303,15 @@ def _results(graph: OpGraph, lasting: frozenset[int], local: frozenset[int]) -> 
         if needed or storage not in local:
             found |= {value: size for value, size in graph.in_storage(storage) if needed or not graph.is_read[value]}
     return found
+
+
+def _at_the_ends(session: Session) -> tuple[Flags, Flags]:
+    """By storage: whether it was there when the step began, and when its last op ended; all where that is unknown."""
+    lifetimes = session.lifetimes
+    if lifetimes is None:
+        both = np.ones(len(session.storage_bytes), dtype=np.bool_)
+        return both, both
+    return lifetimes.made == STOOD, (lifetimes.freed == KEPT) | (lifetimes.freed >= len(session))
 
 
 def _local(session: Session) -> frozenset[int]:

@@ -241,6 +241,8 @@ def conclusion(analysis: CostedSession) -> str:
 
 
 def _limit(analysis: CostedSession) -> str:
+    if analysis.held_by_caches:
+        return f"it is limited by {_WHERE[analysis.program.limiter]}: no cache holds the data of all of them at once"
     bounded = [(op.bound.limiter, op) for op in analysis.operations if op.bound and op.bound_s]
     shares = seconds_by((limiter, op.bound_s) for limiter, op in bounded)
     limiter, seconds = next(iter(shares.items()))

@@ -61,11 +61,12 @@ def _waterfall_table(analysis: CostedSession) -> Table:
 
 
 def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: str = "") -> Table:
-    total_s = analysis.totals.op_bound_s
+    groups = analysis.by(key)
+    total_s = sum(group.bound_s for group in groups)
     return table(
         f"by_{key}",
         title,
-        analysis.by(key),
+        groups,
         (key, "", lambda group: plain_name(group.name) if key == "op" else group.name),
         ("calls", "", lambda group: group.calls),
         ("matrix", "FLOP", lambda group: group.matrix_flops),
