@@ -13,7 +13,7 @@ from rooflight.costs.operators import registry
 from rooflight.devices import get
 from rooflight.prediction.model.monotone import SIZES, Batch, around, has_sizes, levelled, resized, sizes_of
 from rooflight.prediction.predictor import Predictor
-from rooflight.prediction.work.facts import FACTS, FactRows, Floats, WorkKind, facts_of_shapes, kind_of
+from rooflight.prediction.work.facts import FACTS, FactRows, Floats, WorkKind, facts_of_shapes, kind_of, on_lesser
 
 KEY = "aten::gelu"
 NAMES = FACTS[WorkKind.ROWS]
@@ -98,7 +98,6 @@ def test_what_has_no_sizes_stays_as_it_is():
         assert not has_sizes(KEY, facts).any()
         assert level(steps, facts).time_s == steps(facts).time_s
     assert not has_sizes("aten::convolution", np.ones((3, len(FACTS[WorkKind.CONVOLUTION])))).any()
-    assert not has_sizes("all-reduce", np.ones((3, len(FACTS[WorkKind.NETWORK])))).any()
 
 
 def test_no_time_is_below_the_bound():
@@ -233,3 +232,54 @@ def test_the_same_sizes_give_the_same_facts():
     for name in (*EXACT, "linear"):
         for each in facts(name, (3, 17, 33, 65)):
             assert resized(each.key, each.values, sizes_of(each.key, each.values)) == pytest.approx(each.values)
+
+
+def test_small_ops_on_elements_take_a_launch_whatever_they_compute():
+    for device, name in (("H100-SXM5-80GB", "div"), ("H200-SXM-141GB", "pow"), ("H200-SXM-141GB", "mul")):
+        (few,) = SHIPPED.predict_shape(name, {"rows": 1, "width": 256}, "fp32", device).values()
+        assert few.time_s == pytest.approx(2 * US)  # 18.2 us, 28.6 and 27.8 before
+        assert few.low_s < few.time_s < few.high_s
+
+
+def test_an_all_reduce_takes_no_less_than_nccl_and_no_longer_than_on_more_nodes():
+    device = "H100-SXM5-80GB"
+    (message,) = SHIPPED.predict_shape("all_reduce", [1024, 1, 8], "bf16", device).values()
+    assert message.low_s < 10 * US < message.time_s < message.high_s  # 3.2 us before
+    two, four, many = (next(iter(SHIPPED.predict_shape("all_reduce", [1 << 25, nodes, 8], "bf16", device).values()))
+                       for nodes in (2, 4, 8))  # fmt: skip
+    assert two.time_s <= four.time_s <= many.time_s  # 5.3 ms, 0.38 and 0.38 before
+    assert two.high_s <= four.high_s <= many.high_s
+
+
+def test_no_product_reaches_more_of_the_peak_than_any_that_was_measured():
+    for device, dtype in (("A100-SXM4-80GB", "bf16"), ("B200-SXM", "fp32")):
+        (found, _) = SHIPPED.predict_shape("linear", [65536, 8192, 8192, 0], dtype, device).values()
+        assert found.bound_s < 0.95 * found.time_s < 0.9 * found.high_s
+
+
+def test_attention_is_no_faster_backward_than_forward():
+    rng = np.random.default_rng(0)
+    length = 1 << rng.integers(4, 13, 100)
+    shapes = {"b": 1 << rng.integers(0, 6, 100), "h": np.full(100, 16), "q": length, "kv": length}
+    shapes |= {"kv_heads": shapes["h"], "d": 32 << rng.integers(0, 3, 100), "causal": rng.integers(0, 2, 100)}
+    for device in ("H100-SXM5-80GB", "A100-SXM4-80GB"):
+        forward, backward = SHIPPED.predict_shapes("sdpa", shapes, "bf16", device).values()
+        assert (backward.time_s >= 0.95 * forward.time_s).all()  # the facts of the forward are about right
+
+
+def test_more_bandwidth_is_never_slower_on_the_same_chip():
+    rng = np.random.default_rng(0)
+    shapes = {"rows": 1 << rng.integers(0, 14, 40), "width": rng.integers(1, 9000, 40)}
+    for name in ("gelu_rows", "softmax_rows", "mul"):
+        given = shapes | ({"scalar": 0} if name == "mul" else {"tanh": 0} if name == "gelu_rows" else {})
+        slow, fast = (next(iter(SHIPPED.predict_shapes(name, given, "bf16", device).values()))
+                      for device in ("H100-SXM5-80GB", "H200-SXM-141GB"))  # fmt: skip
+        assert (fast.time_s <= 1.001 * slow.time_s).all(), name  # softmax took up to 3.2 times as long
+
+
+def test_facts_on_a_device_of_the_same_chip_have_the_bound_there():
+    fast, slow = get("H200-SXM-141GB"), get("H100-SXM5-80GB")
+    operator = registry.find("gelu_rows")
+    columns = {"rows": np.array([4096]), "width": np.array([1024]), "tanh": np.array([0])}
+    ((one,), (other,)) = (facts_of_shapes(operator, columns, "float32", "fwd", each) for each in (fast, slow))
+    assert on_lesser(one.key, one.values, fast, slow) == pytest.approx(other.values, rel=1e-3)

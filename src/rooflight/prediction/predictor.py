@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import replace
 from functools import partial
-from math import log, prod
+from math import prod
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
@@ -17,32 +16,26 @@ from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, accepted
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.answers import Answers, kernels_s, small_s
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
-from rooflight.prediction.model.model import Answer, Model
-from rooflight.prediction.model.monotone import Batch, Mask, levelled, scattered
+from rooflight.prediction.model.model import Model
+from rooflight.prediction.model.monotone import Batch, scattered
 from rooflight.prediction.work.facts import (
-    ALL_REDUCE_KEY,
-    FACTS,
-    OTHERS_KEY,
     PRODUCT_KEY,
     FactRows,
     Facts,
     Floats,
     Integers,
     WorkKind,
-    as_all_reduce,
     facts_of,
     facts_of_shapes,
-    is_plain,
-    key_of_others,
     kind_of,
     product_facts,
 )
 from rooflight.prediction.work.features import features_of
-from rooflight.prediction.work.floors import beyond_read, has_launch, least_by_blocks_s, least_kernel_s, small_kernel_s
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
-from rooflight.records.estimate import Estimate, Source
+from rooflight.records.estimate import Estimate
 from rooflight.records.files import write_whole
 from rooflight.records.quantity import count_of
 from rooflight.records.signature import OpSignature
@@ -50,19 +43,9 @@ from rooflight.records.signature import OpSignature
 SUFFIX: Final = ".model.npz"
 SHIPPED: Final = Path(__file__).parent / "shipped"
 """The models that come with Rooflight."""
-TYPICAL_SLOWDOWN: Final = log(2.0)
-"""log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
-TYPICAL_SPREAD: Final = log(4.0)
-_FEW_DEVICES: Final = 3
-_FAR: Final = 0.02
-"""The weight of the most similar expert from which a device is too unlike all that taught a kind of work."""
-NETWORK_SPREAD: Final = log(2.0)
-"""By what factor a collective may differ from an all-reduce that sends as many bytes
-(docs/reference/prediction_models.md).
-"""
 
 
-class Predictor:
+class Predictor(Answers):
     """Models by kind of work. ``Predictor()`` has those that come with Rooflight, ``Predictor.load(folder)`` those that
     ``save`` wrote, each read when it is first needed; ``Predictor.of(models)`` has these, ``Predictor.empty()`` none.
 
@@ -81,6 +64,7 @@ class Predictor:
         self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
         folders = {path.parent for path in self._files.values()}
         self._manifests = {folder: read_manifest(folder, whole=True) for folder in folders}
+        self._lesser = {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -190,12 +174,12 @@ class Predictor:
             known, values = devices[place], np.array([facts.values for _, facts in group])
             batch, (model, source) = self._batch(key, values, known), self._model_for(key, values, known)
             # what is left for the device is no shorter than its kernels
-            kernels_s = np.where(batch.extrapolated, _small_s(key, values, known), _kernels_s(key, values, known))
+            least_s = np.where(batch.extrapolated, small_s(key, values, known), kernels_s(key, values, known))
             launches_s = np.zeros(len(group))
             if model is not None and kind_of(key) is not WorkKind.NETWORK:
                 launches_s = model.launches_s(values, known, np.log(batch.time_s / batch.bound_s), key)
-            launches_s = np.clip(batch.time_s - kernels_s, 0.0, launches_s)
-            columns = {**batch.columns, "launch_s": launches_s, "kernels_s": kernels_s}
+            launches_s = np.clip(batch.time_s - least_s, 0.0, launches_s)
+            columns = {**batch.columns, "launch_s": launches_s, "kernels_s": least_s}
             for row, (ops, _) in enumerate(group):
                 found[ops] = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
         return [found[tuple(ops)] for ops in works]
@@ -302,114 +286,6 @@ class Predictor:
         if propagation not in estimates:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
-
-    def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
-        """That of other ops (of collectives: all-reduce) where there is none; other ops may have rows of this kind."""
-        learned = self.model(key)
-        if learned is not None:
-            return learned, Source.REGRESSED
-        general = self.model(ALL_REDUCE_KEY) if kind_of(key) is WorkKind.NETWORK else self._of_others(key, facts)
-        if general is None:
-            return None, Source.TYPICAL
-        refinement = general.refinement(device, key)
-        return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
-
-    def _of_others(self, key: str, facts: Floats) -> Model | None:
-        if not is_plain(key, facts):
-            return None
-        return self.model(key_of_others(key)) or self.model(OTHERS_KEY)
-
-    def _answer(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Answer:
-        """What a model answers; of kinds of work that only unlike devices taught, what other ops of this device do."""
-        answer = model.answer(facts, device, key)
-        others, far = self._others_instead(key, facts, device, model)
-        if others is not None:
-            instead = others.answer(facts, device)
-            parts = ("slowdown", "low", "high")
-            mixed = {part: np.where(far, getattr(instead, part), getattr(answer, part)) for part in parts}
-            answer = replace(answer, **mixed)
-        return answer
-
-    def _others_instead(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> tuple[Model | None, Mask]:
-        others = self._of_others(key, facts) if key == model.key and device.name not in model.measured_devices else None
-        if others is None or others.expert(device) is None:
-            return None, np.zeros(len(facts), dtype=bool)
-        alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
-        return others, np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
-
-    def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
-        answered = self._as_answered(key, facts, device)
-        model, _ = self._model_for(key, facts, device)
-        unlike = np.flatnonzero(answered.extrapolated)
-        if model is None or not len(unlike):
-            return answered
-        # of sizes that the device was measured at, though in ops of other names, or in a few rows
-        near = model.near_rows(facts[unlike], device)
-        others, far = self._others_instead(key, facts[unlike], device, model)
-        if others is not None:
-            near |= far & others.near_rows(facts[unlike], device)
-        unlike = unlike[~near]
-        asked = partial(self._as_answered, key, device=device)
-        return levelled(key, facts, answered, unlike, asked, partial(_least_s, key, device=device))
-
-    def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        model, source = self._model_for(key, facts, device)
-        bound_s = facts[:, 0]
-        similar = source is Source.SIMILAR and kind_of(key) is WorkKind.NETWORK
-        base_s = as_all_reduce(facts, device)[:, 0] if similar else bound_s
-        if model is None:
-            typical = np.full(len(facts), TYPICAL_SLOWDOWN)
-            unknown = np.zeros(len(facts), dtype=bool)
-            low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
-            answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
-        else:
-            answer = self._answer(key, as_all_reduce(facts, device) if similar else facts, device, model)
-            if similar:
-                low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
-                answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
-            elif source is Source.SIMILAR:
-                answer = _as_read(key, facts, device, model, answer)
-        extrapolated = ~answer.known | (source is not Source.REGRESSED)
-        kernels_s = _kernels_s(key, facts, device)
-        least_s = _least_s(key, facts, device)
-        # what was measured has its blocks in its times
-        blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
-        lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), kernels_s)
-        shortest_s = np.where(extrapolated, _small_s(key, facts, device), kernels_s)
-        time_s = np.maximum(np.maximum(least_s, np.maximum(blocks_s, shortest_s)), base_s * np.exp(answer.slowdown))
-        return Batch(
-            time_s=time_s,
-            low_s=np.minimum(time_s, np.maximum(np.maximum(lowest_s, blocks_s / 2), base_s * np.exp(answer.low))),
-            high_s=np.maximum(np.maximum(time_s, 2 * np.maximum(shortest_s, blocks_s)), base_s * np.exp(answer.high)),
-            bound_s=bound_s,
-            extrapolated=extrapolated,
-        )
-
-
-def _kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    kind = kind_of(key)
-    ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
-    return np.asarray(ops * least_kernel_s(device))
-
-
-def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    return np.maximum(facts[:, 0], _kernels_s(key, facts, device))
-
-
-def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:
-    """What a model of other ops answers, a read of one number no slower than a copy; unless launches are in it."""
-    expert = model.expert(device)
-    if not model.usual or (expert is not None and has_launch(expert.launch_s)):
-        return answer
-    less = beyond_read(key, facts, device, answer.slowdown)
-    low = np.maximum(answer.low - less, np.minimum(0.0, answer.low))
-    return replace(answer, slowdown=answer.slowdown - less, low=low, high=answer.high - less)
-
-
-def _small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    kernels_s = _kernels_s(key, facts, device)
-    return np.maximum(kernels_s, small_kernel_s(key, device)) if kind_of(key) is not WorkKind.NETWORK else kernels_s
 
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:

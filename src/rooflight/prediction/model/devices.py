@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.devices import all_devices
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
@@ -51,6 +52,7 @@ _LEAST_SHARE: Final = 1 / (1 + np.exp(FAR_FROM_RIDGE))
 """What is found as arithmetic of work that is none, since features limit how far from the ridge it is."""
 _MOST_BALANCE: Final = 3.0  # as a logarithm: devices further apart are no GPUs of one kind
 _SAME: Final = 0.1
+_SAME_CHIP: Final = 0.02  # as a logarithm
 _UNKNOWN: Final = 20.0  # e to the power of minus it is next to nothing
 _SIZES: Final = ("log b", "log m", "log n", "log k", "log heads", "log queries", "log keys", "log width", "log rows")
 DEVICE_TRAITS: Final = (*_SCALES, "watts", "pace", REACHED, *PRODUCTS.values())
@@ -304,3 +306,25 @@ def reached_products(key: str, values: Floats, slowdown: Floats) -> dict[str, fl
             large = rows & (values[:, 0] >= np.median(values[rows, 0]))
             found[trait] = -max(0.0, float(np.quantile(slowdown[large], _FASTER)))
     return found
+
+
+def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
+    """Devices of the catalog with the same chip, as many units and FLOP/s, but less bandwidth and no more watts."""
+    own = device_traits(device)
+
+    def is_lesser(other: DeviceSpec) -> bool:
+        its = device_traits(other)
+        same = all(abs(own.get(name, 0.0) - its.get(name, 1.0)) < _SAME_CHIP for name in ("peak", "unit", "capability"))
+        less = (other.dram_bytes_per_s or 0) < (device.dram_bytes_per_s or 0)
+        return same and less and (other.tdp_w or 0) <= (device.tdp_w or 0)
+
+    return tuple(each for each in all_devices() if each.name != device.name and is_lesser(each))
+
+
+def most_reached(experts: Iterable[ExpertFigures], device: DeviceSpec, item: int) -> float:
+    """The share of its matrix peak, as a logarithm, that a device's large products of this item size have reached, or,
+    where none was measured, those of any device; 0 where nothing is known.
+    """
+    trait, own = PRODUCTS.get(item, ""), device_traits(device)
+    found = {expert.device: expert.traits[trait] for expert in experts if trait in expert.traits}
+    return own.get(trait, found.get(device.name, max(found.values(), default=0.0)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -21,7 +22,7 @@ from rooflight.prediction.model.devices import averaged, blended, bound_elsewher
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.trees import Trees
 from rooflight.prediction.work.facts import Floats
-from rooflight.prediction.work.features import features_of, over_bound, steady_features
+from rooflight.prediction.work.features import features_of, names_of, over_bound, steady_features
 from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
 
 _FAMILIAR: Final = 0.8
@@ -152,7 +153,7 @@ class Model:
         return Answer(
             slowdown=time,
             low=np.minimum(time, np.maximum(least, found.low)),
-            high=np.maximum(time, found.high),
+            high=time + np.maximum(0.0, found.high - found.slowdown),
             known=found.known,
         )
 
@@ -199,6 +200,15 @@ class Model:
     def correction(self, device: DeviceSpec) -> Correction | None:
         """What few rows of a device add, if anything."""
         return next((each for each in self.corrections if each.device == device.name), None)
+
+    def smallest_s(self, device: DeviceSpec) -> float:
+        """Seconds that the device's own expert answers of work as small as any that it learned from; infinite without
+        one.
+        """
+        expert = self.expert(device)
+        if expert is None or self.usual or "ops" not in names_of(self.key):
+            return inf
+        return float(np.exp(expert.low[0] + expert.predict(self.key, expert.low[None])[0]))
 
     def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
         """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,

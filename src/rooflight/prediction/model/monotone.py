@@ -58,6 +58,7 @@ def scattered(count: int, parts: Iterable[tuple[Integers, Batch]]) -> Batch:
 SIZES: Final[Mapping[WorkKind, tuple[str, ...]]] = {
     WorkKind.PRODUCT: ("b", "m", "n", "k"),
     WorkKind.ATTENTION: ("heads", "queries", "keys", "width"),
+    WorkKind.NETWORK: ("sent", "nodes"),
     WorkKind.ROWS: ("rows", "width"),
 }
 """Facts that are sizes, by kind of work. Time grows with each of them."""
@@ -72,9 +73,18 @@ _WEIGHTED, _WITH_STATISTICS = ("layer_norm", "rms_norm"), "layer_norm"
 
 
 def sizes_of(key: str, facts: Floats) -> Floats:
-    """Sizes [works, sizes] of works of facts [works, facts]; none of kinds that have no such sizes."""
+    """Sizes [works, sizes] of works of facts [works, facts]; none of kinds that have no such sizes. Of collectives not
+    the bytes that a rank sends, n - 1 of n ranks' parts, but n parts: they are as many on more nodes.
+    """
     kind = kind_of(key)
-    return facts[:, [FACTS[kind].index(name) for name in SIZES.get(kind, ())]]
+    sizes = facts[:, [FACTS[kind].index(name) for name in SIZES.get(kind, ())]]
+    if kind is WorkKind.NETWORK:
+        sizes[:, 0] /= _sent_share(facts[:, FACTS[kind].index("ranks")])
+    return sizes
+
+
+def _sent_share(ranks: Floats) -> Floats:
+    return np.asarray(1 - 1 / np.maximum(2.0, ranks))
 
 
 def resized(key: str, facts: Floats, sizes: Floats) -> Floats:
@@ -85,10 +95,17 @@ def resized(key: str, facts: Floats, sizes: Floats) -> Floats:
     place = {name: at for at, name in enumerate(FACTS[kind])}
     was, now = dict(zip(SIZES[kind], sizes_of(key, facts).T, strict=True)), dict(zip(SIZES[kind], sizes.T, strict=True))
     fact = {name: facts[:, at] for name, at in place.items()}
+    new = facts.copy()
+    if kind is WorkKind.NETWORK:
+        new[:, place["ranks"]] *= now["nodes"] / was["nodes"]
+        new[:, place["nodes"]] = now["nodes"]
+        new[:, place["sent"]] = now["sent"] * _sent_share(new[:, place["ranks"]])
+        for name in ("bound_s", "memory_s"):
+            new[:, place[name]] *= now["sent"] / was["sent"]
+        return new
     all_grown = np.prod(sizes, axis=1) / np.prod(sizes_of(key, facts), axis=1)
     moved = _moved(key, fact, now) / _moved(key, fact, was)
     written = _written(kind, now) / _written(kind, was)
-    new = facts.copy()
     for name, grown in (("matrix", all_grown), ("vector", written), ("bytes", moved), ("memory_s", moved)):
         new[:, place[name]] *= grown
     products = fact["matrix"] > 0
@@ -185,27 +202,34 @@ def levelled(key: str, facts: Floats, answered: Batch, unlike: Integers, asked: 
 
 
 def has_sizes(key: str, facts: Floats) -> Mask:
-    """Which works of facts [works, facts] have sizes with which their time grows: not convolutions, not collectives,
-    not lists of tensors, nor chains of ops.
+    """Which works of facts [works, facts] have sizes with which their time grows: not convolutions, not lists of
+    tensors, nor chains of ops.
     """
     kind = kind_of(key)
     if kind not in SIZES:
         return np.zeros(len(facts), dtype=bool)
     sizes, names = sizes_of(key, facts), FACTS[kind]
-    whole = ((sizes >= 1) & (sizes < _MOST_SIZE)).all(axis=1) & (facts[:, names.index("bytes")] > 0)
+    whole = ((sizes >= 1) & (sizes < _MOST_SIZE)).all(axis=1)
+    if kind is not WorkKind.NETWORK:
+        whole &= facts[:, names.index("bytes")] > 0
     if kind is WorkKind.ROWS:
         whole &= (facts[:, names.index("ops")] == 1) & (facts[:, names.index("tensors")] <= _MOST_TENSORS)
     return np.asarray(whole)
 
 
 def _alike(key: str, facts: Floats) -> Iterator[tuple[Integers, Groups]]:
-    """Rows, and which of their sizes grow together: queries and keys of attention of a sequence to itself."""
+    """Rows, and which of their sizes grow together: queries and keys of attention of a sequence to itself. One
+    node is no small number of them: its links are others.
+    """
     alone: Groups = [(place,) for place in range(len(SIZES[kind_of(key)]))]
     together = np.zeros(len(facts), dtype=bool)
     if kind_of(key) is WorkKind.ATTENTION:
         _, queries, keys, _ = sizes_of(key, facts).T
         together = queries == keys
         yield np.flatnonzero(together), [(0,), (1, 2), (3,)]
+    if kind_of(key) is WorkKind.NETWORK:
+        together = sizes_of(key, facts)[:, 1] == 1
+        yield np.flatnonzero(together), [(0,)]
     yield np.flatnonzero(~together), alone
 
 
@@ -311,7 +335,7 @@ def _pairs(groups: Groups) -> Integers:
         for one, other in combinations(range(len(groups)), 2)
         for first, second in product(every, every)
     ]
-    return np.array(found)
+    return np.array(found, dtype=np.int64).reshape(-1, sum(map(len, groups)))
 
 
 def _steps(groups: Groups, steps: Mapping[int, int]) -> list[int]:

@@ -227,6 +227,28 @@ def _attention(main: Costed) -> _Found | None:
     return (ATTENTION_BACKWARD_KEY if "backward" in main.op.name else ATTENTION_KEY), sizes
 
 
+_FORWARD: Final[Mapping[str, float]] = {"matrix": 0.4, "compute_s": 0.4, "bytes": 0.5, "memory_s": 0.5}
+"""What attention forward has of what backward has: two of five products, and half of the tensors."""
+
+
+def forward_of(facts: Floats) -> Floats:
+    """Facts [works, facts] of attention forward, about, from those of its backward."""
+    shares = np.array([_FORWARD.get(name, 1.0) for name in FACTS[WorkKind.ATTENTION]])
+    forward: Floats = facts * shares
+    forward[:, 0] = np.maximum(forward[:, 1], forward[:, 2])
+    return forward
+
+
+def on_lesser(key: str, facts: Floats, device: DeviceSpec, lesser: DeviceSpec) -> Floats:
+    """Facts [works, facts] on a device of the same chip with less bandwidth."""
+    names, new = FACTS[kind_of(key)], facts.copy()
+    compute, memory = names.index("compute_s"), names.index("memory_s")
+    new[:, memory] *= (device.dram_bytes_per_s or 1.0) / (lesser.dram_bytes_per_s or 1.0)
+    roofs = (np.maximum(each[:, compute], each[:, memory]) for each in (new, facts))
+    new[:, 0] *= np.divide(*roofs)
+    return new
+
+
 def _convolution(main: Costed) -> _Found | None:
     """x [B, Cin, in...], weight [Cout, Cin / g, k...], or transposed [Cin, Cout / g, k...]."""
     op = main.op

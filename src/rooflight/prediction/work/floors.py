@@ -89,6 +89,12 @@ on an MI300X.
 """
 
 
+_COLLECTIVE_S: Final[Mapping[str, tuple[float, float]]] = {"all-reduce": (5.9e-6, 0.7), "send": (5.1e-6, 0.0)}
+_OTHER_COLLECTIVE_S: Final = (5.1e-6, 0.5)
+"""Among two ranks, and the power of further ones: all-reduces 5.9, 9.3 and 15.5 µs among 2, 4 and 8 ranks, all-gathers
+and reduce-scatters 5.1, 7.0 and 10.3; a send as long as the latter among two."""
+
+
 def least_by_blocks_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """Seconds that blocks of threads need for rows of facts [works, facts]; 0 for other kinds of work, and on CPUs.
 
@@ -114,6 +120,15 @@ def small_kernel_s(key: str, device: DeviceSpec) -> float:
     kind = kind_of(key)
     name = "reduction" if kind is WorkKind.ROWS and key_of_others(key) == OTHER_REDUCTIONS_KEY else kind.value
     return max(device.least_kernel_s or 0.0, _SMALL_S[device.vendor == "AMD"].get(name, 0.0))
+
+
+def small_collective_s(key: str, ranks: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] that a collective of a few bytes takes at least among ranks [works] of a node: the fastest of
+    NCCL's in aiconfigurator's tables of A100 to GB200, launched from graphs. On what is no GPU, 0.
+    """
+    least_s, power = _COLLECTIVE_S.get(key, _OTHER_COLLECTIVE_S)
+    found = least_s * (np.clip(ranks, 2, 8) / 2) ** power
+    return np.asarray(found if device.kind == "cuda" else np.zeros(len(ranks)))
 
 
 def usual_slowdown(key: str, facts: Floats, device: DeviceSpec, launch_s: float = 0.0) -> Floats:

@@ -1,0 +1,240 @@
+"""Answers: what models answer of works on a device, put into the order that physics demands.
+
+Nothing is below its bound, a small op on elements takes as long whatever it computes, backward no less than forward.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from math import log
+from typing import Final
+
+import numpy as np
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.prediction.model.devices import lesser_of_chip, most_reached
+from rooflight.prediction.model.model import Answer, Model
+from rooflight.prediction.model.monotone import Batch, Mask, has_sizes, levelled
+from rooflight.prediction.work.facts import (
+    ALL_REDUCE_KEY,
+    ATTENTION_BACKWARD_KEY,
+    ATTENTION_KEY,
+    FACTS,
+    OTHER_REDUCTIONS_KEY,
+    OTHERS_KEY,
+    PRODUCT_KEY,
+    Floats,
+    WorkKind,
+    as_all_reduce,
+    forward_of,
+    is_plain,
+    key_of_others,
+    kind_of,
+    on_lesser,
+)
+from rooflight.prediction.work.floors import (
+    beyond_read,
+    has_launch,
+    least_by_blocks_s,
+    least_kernel_s,
+    small_collective_s,
+    small_kernel_s,
+    with_launch,
+)
+from rooflight.records.estimate import Source
+
+TYPICAL_SLOWDOWN: Final = log(2.0)
+"""log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
+TYPICAL_SPREAD: Final = log(4.0)
+_FEW_DEVICES: Final = 3
+_FAR: Final = 0.02
+"""The weight of the most similar expert from which a device is too unlike all that taught a kind of work."""
+TINY: Final = 0.1
+"""Of a small kernel's time: work on elements with a smaller bound takes as long as that."""
+NETWORK_SPREAD: Final = log(2.0)
+"""By what factor a collective may differ from an all-reduce that sends as many bytes
+(docs/reference/prediction_models.md).
+"""
+
+
+class Answers:
+    """Estimates of works by the models that a subclass has."""
+
+    _lesser: dict[str, tuple[DeviceSpec, ...]]
+    """Of devices by name, those of the same chip with less bandwidth."""
+
+    def model(self, key: str) -> Model | None:
+        """The model of a kind of work, None if there is none."""
+        raise NotImplementedError
+
+    def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
+        """That of other ops (of collectives: all-reduce) where there is none; other ops may have rows of this kind."""
+        learned = self.model(key)
+        if learned is not None:
+            return learned, Source.REGRESSED
+        general = self.model(ALL_REDUCE_KEY) if kind_of(key) is WorkKind.NETWORK else self._of_others(key, facts)
+        if general is None:
+            return None, Source.TYPICAL
+        refinement = general.refinement(device, key)
+        return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
+
+    def _of_others(self, key: str, facts: Floats) -> Model | None:
+        if not is_plain(key, facts):
+            return None
+        return self.model(key_of_others(key)) or self.model(OTHERS_KEY)
+
+    def _answer(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Answer:
+        """What a model answers; of kinds of work that only unlike devices taught, what other ops of this device do."""
+        answer = model.answer(facts, device, key)
+        others, far = self._others_instead(key, facts, device, model)
+        if others is not None:
+            instead = others.answer(facts, device)
+            parts = ("slowdown", "low", "high")
+            mixed = {part: np.where(far, getattr(instead, part), getattr(answer, part)) for part in parts}
+            answer = replace(answer, **mixed)
+        return answer
+
+    def _others_instead(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> tuple[Model | None, Mask]:
+        others = self._of_others(key, facts) if key == model.key and device.name not in model.measured_devices else None
+        if others is None or others.expert(device) is None:
+            return None, np.zeros(len(facts), dtype=bool)
+        alone = model.usual and len(model.experts) < _FEW_DEVICES  # of sessions on a device or two
+        return others, np.full(len(facts), alone) | (model.likeness(facts, device) < _FAR)
+
+    def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
+        found = self._on_chip(key, facts, device, self._levelled(key, facts, device))
+        if key != ATTENTION_BACKWARD_KEY:
+            return found
+        # it computes the forward's scores again, and more
+        share = np.maximum(1.0, self._levelled(ATTENTION_KEY, forward_of(facts), device).time_s / found.time_s)
+        return replace(found, time_s=found.time_s * share, high_s=found.high_s * share)
+
+    def _levelled(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        answered = self._as_answered(key, facts, device)
+        model, _ = self._model_for(key, facts, device)
+        unlike = np.flatnonzero(answered.extrapolated)
+        if model is None or not len(unlike):
+            return answered
+        unlike = unlike[~self._near(key, facts[unlike], device, model)]
+        asked = partial(self._as_answered, key, device=device)
+        return levelled(key, facts, answered, unlike, asked, partial(_least_s, key, device=device))
+
+    def _near(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
+        """Which works are of sizes that the device was measured at, though in ops of other names, or in a few rows."""
+        near = model.near_rows(facts, device)
+        others, far = self._others_instead(key, facts, device, model)
+        return near if others is None else np.asarray(near | (far & others.near_rows(facts, device)))
+
+    def _on_chip(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
+        """These estimates; of a device that taught neither such work nor other ops, no longer than on one that did,
+        with the same chip and less bandwidth.
+        """
+        models = (self._model_for(key, facts, device)[0], self._of_others(key, facts))
+        taught = {name for model in models if model is not None for name in model.measured_devices}
+        if kind_of(key) is WorkKind.NETWORK or device.name in taught:
+            return found
+        if device.name not in self._lesser:
+            self._lesser[device.name] = lesser_of_chip(device)
+        for lesser in self._lesser[device.name]:
+            if lesser.name in taught:
+                there = self._levelled(key, on_lesser(key, facts, device, lesser), lesser)
+                time_s = np.maximum(found.bound_s, there.time_s)
+                there = replace(there, bound_s=found.bound_s, time_s=time_s, extrapolated=found.extrapolated)
+                found = there.where(time_s < found.time_s, found)
+        return found
+
+    def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        model, source = self._model_for(key, facts, device)
+        bound_s, network = facts[:, 0], kind_of(key) is WorkKind.NETWORK
+        similar = source is Source.SIMILAR and network
+        base_s = as_all_reduce(facts, device)[:, 0] if similar else bound_s
+        if model is None:
+            typical = np.full(len(facts), TYPICAL_SLOWDOWN)
+            unknown = np.zeros(len(facts), dtype=bool)
+            low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
+            answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
+        else:
+            answer = self._answer(key, as_all_reduce(facts, device) if similar else facts, device, model)
+            if similar:
+                low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
+                answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))
+            elif source is Source.SIMILAR:
+                answer = _as_read(key, facts, device, model, answer)
+            if source is not Source.REGRESSED:
+                answer = replace(answer, known=np.zeros(len(facts), dtype=bool))
+            answer = self._in_order(key, facts, device, model, answer)
+        extrapolated = ~answer.known
+        shortest = kernels_s(key, facts, device)
+        # what was measured has its blocks in its times
+        blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
+        lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), shortest)
+        # collectives of other libraries than NCCL were measured, too
+        shortest_s = np.where(extrapolated | network, small_s(key, facts, device), shortest)
+        time_s = np.maximum(np.maximum(bound_s, np.maximum(blocks_s, shortest_s)), base_s * np.exp(answer.slowdown))
+        return Batch(
+            time_s=time_s,
+            low_s=np.minimum(time_s, np.maximum(np.maximum(lowest_s, blocks_s / 2), base_s * np.exp(answer.low))),
+            high_s=np.maximum(np.maximum(time_s, 2 * np.maximum(shortest_s, blocks_s)), base_s * np.exp(answer.high)),
+            bound_s=bound_s,
+            extrapolated=extrapolated,
+        )
+
+    def _in_order(self, key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:
+        """An answer of which no product unlike those that were measured reaches more of the peak than they did, and
+        a small op on elements takes a small kernel's time, whatever it computes.
+        """
+        bound_s, slowdown = facts[:, 0], answer.slowdown
+        if key == PRODUCT_KEY:
+            items, compute_s = (facts[:, FACTS[WorkKind.PRODUCT].index(name)] for name in ("item", "compute_s"))
+            most = np.array([most_reached(model.experts, device, int(item)) for item in items])
+            more = np.where(
+                answer.known,
+                0.0,
+                np.maximum(0.0, np.log(np.maximum(bound_s, compute_s / np.exp(most)) / bound_s) - slowdown),
+            )
+            answer = replace(answer, slowdown=slowdown + more, high=answer.high + more)
+        small = small_kernel_s(key, device)
+        pointwise = kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY
+        tiny = ~answer.known & (bound_s < TINY * small) & pointwise & has_sizes(key, facts)
+        if not tiny.any():
+            return answer
+        expert, usual_s = model.expert(device), small
+        if expert is not None:  # as it measures launches
+            usual_s = max(small, min(with_launch(np.array([small]), expert.launch_s).item(), model.smallest_s(device)))
+        ends = {"slowdown": usual_s, "low": usual_s * least_kernel_s(device) / small, "high": 2 * usual_s}
+        tiny_ones = {name: np.log(end / bound_s) for name, end in ends.items()}
+        return replace(
+            answer, **{name: np.where(tiny, each, getattr(answer, name)) for name, each in tiny_ones.items()}
+        )
+
+
+def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] of as many of the device's shortest kernels as works of facts [works, facts] have ops."""
+    kind = kind_of(key)
+    ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
+    return np.asarray(ops * least_kernel_s(device))
+
+
+def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    return np.maximum(facts[:, 0], kernels_s(key, facts, device))
+
+
+def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:
+    """What a model of other ops answers, a read of one number no slower than a copy; unless launches are in it."""
+    expert = model.expert(device)
+    if not model.usual or (expert is not None and has_launch(expert.launch_s)):
+        return answer
+    less = beyond_read(key, facts, device, answer.slowdown)
+    low = np.maximum(answer.low - less, np.minimum(0.0, answer.low))
+    return replace(answer, slowdown=answer.slowdown - less, low=low, high=answer.high - less)
+
+
+def small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] that works of facts [works, facts] usually take at least that are unlike what was measured."""
+    shortest = kernels_s(key, facts, device)
+    if kind_of(key) is WorkKind.NETWORK:
+        ranks, nodes = facts[:, -2:].T
+        return np.maximum(shortest, small_collective_s(key, ranks / nodes, device))
+    return np.maximum(shortest, small_kernel_s(key, device))
