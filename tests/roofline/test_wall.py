@@ -16,6 +16,7 @@ from rooflight.records.record import Direction
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.host import Host, units_of
 from rooflight.roofline.predicted import QUEUE, Queue
+from rooflight.roofline.tables.report import analysis_facts, conclusion
 
 H100 = get("H100-SXM5-80GB")
 X = spec((1_000_000,))
@@ -214,6 +215,22 @@ def test_a_gradients_all_reduce_hides_behind_backward():
     assert analysis_of(calls, issuing=FREE).totals.predicted_wall.time_s == pytest.approx(3e-3)
     calls[2] = Call(op=ADD, writes=(1,), reads=(0, 6))
     assert analysis_of(calls, issuing=FREE).totals.predicted_wall.time_s == pytest.approx(4e-3)
+
+
+def test_a_wall_shorter_than_its_device_names_the_collectives_and_nothing_else_makes_it_so():
+    alone = [Call(op=ADD, writes=(0,), reads=(5, 6)), Call(op=ADD, writes=(1,), reads=(5, 6))]
+    hosts = op("aten::add", {"self": X, "other": X}, [X], on_host=True)
+    for calls in (alone, [*alone, Call(op=hosts, writes=(2,), reads=(5, 6))]):
+        totals = analysis_of(calls, issuing=FREE).totals
+        assert totals.predicted_wall.time_s >= totals.predicted.time_s - 1e-12
+    analysis = analysis_of([alone[0], Call(op=REDUCE, reads=(0,), writes=(0,)), alone[1]], issuing=FREE)
+    predicted, wall = analysis.totals.predicted, analysis.totals.predicted_wall
+    assert (predicted.time_s, wall.time_s, wall.sends_s) == pytest.approx((3e-3, 2e-3, 1e-3))
+    assert wall.time_s >= predicted.time_s - wall.sends_s
+    said = "1.00 ms of it collectives, which may run beside other ops and shorten the wall time"
+    assert said in conclusion(analysis)
+    assert said in dict(analysis_facts(analysis))["predicted device time"]
+    assert "collectives" not in conclusion(analysis_of(alone, issuing=FREE))
 
 
 def test_a_recurrent_network_is_issued_step_by_step():

@@ -224,14 +224,15 @@ _NOTHING: Final = -1
 class PredictedWall:
     """Wall time of a step, nine times in ten between ``low_s`` and ``high_s``.
 
-    The device's ops take ``busy_s``, one after the other; the host needs ``host_s`` to issue them; ``host`` is the one
-    that was assumed.
+    The device's ops take ``busy_s``, one after the other; ``sends_s`` of it are collectives, which may run beside the
+    others. The host needs ``host_s`` to issue them; ``host`` is the one that was assumed.
     """
 
     time_s: float
     low_s: float
     high_s: float
     busy_s: float
+    sends_s: float
     host_s: float
     host: Host
 
@@ -334,6 +335,7 @@ def predicted_wall(queue: Queue, device_s: Float64, predicted: Predicted, host: 
         low_s=min(time_s, queue.wall_s(device_s * shares[0], host.scaled(host.low))),
         high_s=max(time_s, queue.wall_s(device_s * shares[1], host.scaled(host.high))),
         busy_s=predicted.time_s,
+        sends_s=float(device_s[queue.sends].sum()),
         host_s=host.first_s + (0.0 if host.replayed else float(queue.units.sum()) * host.launch_s),
         host=host,
     )
@@ -346,6 +348,7 @@ def without_host(predicted: Predicted) -> PredictedWall:
         low_s=predicted.low_s,
         high_s=predicted.high_s,
         busy_s=predicted.time_s,
+        sends_s=0.0,
         host_s=0.0,
         host=IN_THE_OPS,
     )

@@ -91,8 +91,9 @@ def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if predicted is None or not predicted.time_s:
         yield "predicted", "nothing: no op has a cost that takes time"
         return
-    yield "predicted device time", f"{with_interval(predicted)}, the ops one after the other, {AS_A_GRAPH}"
     wall = analysis.totals.predicted_wall
+    how = f"the ops one after the other, {AS_A_GRAPH}{_overlap(wall)}"
+    yield "predicted device time", f"{with_interval(predicted)}, {how}"
     if wall is not None and wall.host is not IN_THE_OPS:
         yield "predicted wall time", f"{with_interval(wall)}, {_host_text(wall)}"
     yield "predicted efficiency", f"{percent(predicted.efficiency or 0.0)} (op bound / predicted)"
@@ -109,6 +110,14 @@ def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if predicted.error is not None:
         predicted_s, measured_s = Quantity(predicted.timed_s or 0.0, "s"), Quantity(predicted.measured_s or 0.0, "s")
         yield "prediction error", f"{predicted.error:+.1%} (predicted {predicted_s}, measured {measured_s} in ops)"
+
+
+def _overlap(wall: PredictedWall | None) -> str:
+    """Why the wall time may be less than the sum of the ops: how much of it is collectives; empty where none is."""
+    if wall is None or not wall.sends_s:
+        return ""
+    sends = Quantity(wall.sends_s, "s")
+    return f" ({sends} of it collectives, which may run beside other ops and shorten the wall time)"
 
 
 def _host_text(wall: PredictedWall) -> str:
@@ -305,7 +314,7 @@ def _predicted_sentence(analysis: CostedSession) -> str:
     who = "the host, which issues the ops, takes longest" if wall.host_bound else "the device takes longest"
     return (
         f" The step is predicted to take {with_interval(wall)} on the wall clock; {who}. The device alone, "
-        f"{AS_A_GRAPH}, is predicted to take {Quantity(predicted.time_s, 's')}."
+        f"{AS_A_GRAPH}, is predicted to take {Quantity(predicted.time_s, 's')}{_overlap(wall)}."
     )
 
 
