@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from threading import Thread
 from typing import Any
 
 import torch
@@ -45,6 +47,7 @@ def torch_state() -> dict[str, Any]:
     state["warnings"] = list(warnings.filters)
     state["Tensor.numpy"] = "numpy" in torch.Tensor.__dict__
     state["storage.resize_"] = "resize_" in torch.UntypedStorage.__dict__
+    state["threads"] = Thread.start, ThreadPoolExecutor.submit
     state["module call"] = torch.nn.Module.__call__
     state["autocast"] = (torch.autocast.__enter__, torch.autocast.__exit__)
     state["casts"] = torch._C._dispatch_has_kernel_for_dispatch_key("aten::mm", "AutocastPrivateUse1")

@@ -64,8 +64,7 @@ def load(path: str | Path) -> Session:
             header = _read_header(archive)
             columns = Columns(**_read_arrays(archive, COLUMN_TYPES))
             storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
-            measurement = _read_measurement(archive, header)
-            lifetimes = _read_lifetimes(archive, header)
+            measurement, lifetimes = _read_measurement(archive, header), _read_lifetimes(archive, header)
         session = Session(
             signatures=_signatures(header),
             modules=tuple(ModuleEntry(*map(shortened, row)) for row in header.modules),
@@ -74,6 +73,7 @@ def load(path: str | Path) -> Session:
             columns=columns,
             storage_bytes=storage_bytes,
             lifetimes=lifetimes,
+            other_threads=header.other_threads,
             environment={key: shortened(value) for key, value in header.environment.items()},
             notes=_notes(header.notes),
         )

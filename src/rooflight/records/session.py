@@ -6,7 +6,7 @@ import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -81,6 +81,16 @@ class Returned(NamedTuple):
     tensor: TensorSpec
 
 
+class Uncounted(NamedTuple):
+    """Calls of ops that ran but are no records, and the bytes of their tensors."""
+
+    calls: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0
+
+
+ALL_COUNTED: Final = Uncounted()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
     """The ``kind`` of each storage (a ``StorageKind``), and when it was allocated and freed. ``made[i]`` is the number
@@ -108,7 +118,8 @@ class Session:
 
     ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
-    kind of each storage and when it was freed. ``environment`` describes the machine it ran on.
+    kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
+    recording. ``environment`` describes the machine it ran on.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -118,6 +129,7 @@ class Session:
     storage_bytes: Int64
     functions: tuple[str, ...] = ("",)
     lifetimes: Lifetimes | None = None
+    other_threads: Uncounted = ALL_COUNTED
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
@@ -293,6 +305,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     has_lifetimes: bool
     returned: Sequence[tuple[int, int, TensorRow]]
     timeline: Timeline | None = None
+    other_threads: Uncounted = ALL_COUNTED
 
 
 def _header(session: Session) -> Header:
@@ -317,6 +330,7 @@ def _header(session: Session) -> Header:
         functions=session.functions,
         environment=session.environment,
         notes=session.notes,
+        other_threads=session.other_threads,
         has_lifetimes=lifetimes is not None,
         returned=[
             (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())

@@ -290,7 +290,8 @@ class Contradiction(Fields, frozen=True, kw_only=True):
 
 
 NO_OP: Final = "(no op)", "the trace does not show which op launched it"
-"""What stands for an op and its reason, of work that belongs to none."""
+OTHER_THREADS: Final = "(other threads)", "began inside the recording and were only counted: record in them too"
+"""What stand for an op and its reason, of work that belongs to none."""
 
 
 class UncostedOp(Fields, frozen=True, kw_only=True):
@@ -307,8 +308,9 @@ class Coverage(Fields, frozen=True, kw_only=True):
     """The share of calls, and of the bytes of all ops' tensors, that has a cost: None of no calls. ``upper_calls``
     are costed under an assumption about their data, which could lower the cost.
 
-    Of a trace, ``time`` is the share of the device's work by its time. Each piece of work that belongs to no op counts
-    as a call without a cost, and the bytes are then not known.
+    What ran in threads that a recording only counted has no cost. Of a trace, ``time`` is the share of the device's
+    work by its time. Each piece of work that belongs to no op counts as a call without a cost, and the bytes are then
+    not known.
     """
 
     calls: float | None
@@ -330,7 +332,7 @@ def coverage_of(
     signature the paths of the modules that call it. ``assumed``: calls under assumptions that their costs do not name.
     """
     found: dict[tuple[str, str], UncostedOp] = {}
-    all_bytes, upper = 0, assumed
+    all_bytes, upper = session.other_threads.bytes, assumed
     for number, (op, cost, count) in enumerate(zip(session.signatures, costs, calls.tolist(), strict=True)):
         size = count * (op.input_bytes + op.output_bytes)
         all_bytes += size
@@ -345,11 +347,12 @@ def coverage_of(
                 bytes=size + (before.bytes if before else 0),
                 modules=tuple(dict.fromkeys((*(before.modules if before else ()), *modules.get(number, ())))),
             )
-    timeline = session.measurement.timeline if session.measurement else None
+    timeline, elsewhere = session.measurement.timeline if session.measurement else None, session.other_threads
     pieces = timeline.step_without_op if timeline else 0
-    if pieces:
-        found[NO_OP] = UncostedOp(name=NO_OP[0], reason=NO_OP[1], calls=pieces, bytes=0)
-    uncosted, all_calls = found.values(), int(calls.sum()) + pieces
+    for (name, reason), count, size in ((NO_OP, pieces, 0), (OTHER_THREADS, *elsewhere)):
+        if count:
+            found[name, reason] = UncostedOp(name=name, reason=reason, calls=count, bytes=size)
+    uncosted, all_calls = found.values(), int(calls.sum()) + pieces + elsewhere.calls
     return Coverage(
         calls=1 - sum(op.calls for op in uncosted) / all_calls if all_calls else None,
         bytes=1 - sum(op.bytes for op in uncosted) / all_bytes if all_bytes and not pieces else None,

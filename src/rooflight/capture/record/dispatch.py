@@ -315,6 +315,11 @@ def _special_handler(func: Any) -> str | None:
     return "_run_unseen" if computes_nothing else "_run_decomposed" if is_composite(func) else None
 
 
+def computes(func: Any) -> bool:
+    """Whether a call of it is recorded: it is no question about a tensor, and no mark of the profiler."""
+    return _special_handler(func) not in ("_run_unseen", "_run_mark")
+
+
 def is_composite(func: torch._ops.OpOverload) -> bool:
     """Whether autograd would split an op into others, because the op has no kernel for a device."""
     name = func.name()

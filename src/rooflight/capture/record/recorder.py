@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from threading import get_ident
 from types import TracebackType
 from typing import Final
@@ -24,6 +25,7 @@ from rooflight.capture.record.schemas import place_in_world
 from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
 from rooflight.capture.record.tasks import TaskSource, in_task
+from rooflight.capture.record.threads import OtherThreads
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
 from rooflight.roofline.host import with_host_side
@@ -44,9 +46,10 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     Modules get their qualified names from ``model``, or from several models in a dict or list, with a prefix each;
     without it they get names that begin with the class of the outermost module called. Works on real, meta and fake
     tensors, under inference_mode, around compiled models (which run eagerly while they are recorded; their compiled
-    code is left as it was), nested, and in several threads at once, each of which records its own ops; threads started
-    inside are not recorded. One that begins in an asyncio task has the ops of this task, and of tasks started inside.
-    After the block, even if it raised, torch is as before.
+    code is left as it was), nested, and in several threads at once, each of which records its own ops. Those that begin
+    inside, and jobs that go to a pool of threads, are counted as ops without a cost unless they record themselves;
+    threads that were alive before are not seen. A recording that begins in an asyncio task has the ops of this task,
+    and of tasks started inside. After the block, even if it raised, torch is as before.
 
         with rooflight.record(model) as recording:
             loss(model(x)).backward()
@@ -64,6 +67,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     _functions: FunctionSource | None = None
     _tracker: ModuleTracker | None = None
     _lifetimes: LifetimeTape | None = None
+    _others: OtherThreads | None = None
     _session: Session | None = None
     _without_gpu = 0
 
@@ -139,7 +143,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._tracker = ModuleTracker(source, self._models, self._functions)
         source.set_phase(current_phase() if self._wants_phases else "")
         self._without_gpu = contexts_without_gpu()
+        self._others = OtherThreads(source)
         try:
+            self._others.open()
             patch(source, compiled_eagerly=self._compiled_eagerly)
             if self._wants_phases:
                 subscribe(source.set_phase)
@@ -195,6 +201,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         tape.births.finish()
         notes = [*self._notes, *[_WITHOUT_GPU] * (contexts_without_gpu() > self._without_gpu)]
         session = with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
+        if self._others is not None:
+            session = replace(session, other_threads=self._others.counted())
         return with_host_side(session, tape.on_host) if tape.devices - {"cpu", "fake"} else session
 
     def _take_out(self, source: DispatchSource) -> None:
@@ -210,6 +218,8 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._lifetimes is not None:
             self._lifetimes.remove()
         unsubscribe(source.set_phase)
+        if self._others is not None:
+            self._others.close()
         unpatch(source)
 
     def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

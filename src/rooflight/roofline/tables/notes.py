@@ -178,7 +178,7 @@ def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
     if not analysis.predicts:
         return
     predicted, device = analysis.totals.predicted, analysis.device.name
-    uncosted = sum(op.calls for op in analysis.coverage.uncosted)
+    uncosted = sum(op.calls for op in analysis.operations if not op.costed)
     if uncosted:
         without = count_of(uncosted, "op has no cost and is", "ops have no cost and are")
         yield f"{without} not predicted: the predicted time is lower than the truth."

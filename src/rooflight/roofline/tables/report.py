@@ -286,7 +286,7 @@ def _without_bound(analysis: CostedSession) -> str:
             "it with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
         )
         return text + _idle_sentence(analysis)
-    if not analysis.totals.calls:
+    if not analysis.totals.calls and not analysis.coverage.uncosted:
         return (
             "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
             "process. A recording sees the ops of the thread that opened it: open it in the thread that works."

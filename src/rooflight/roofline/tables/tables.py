@@ -31,8 +31,10 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
         yield _waterfall_table(analysis)
     if timeline is not None:
         yield from timeline_tables(timeline, analysis.measured_on, unattributed_work(timeline, analysis.costs), top)
-    if not calls:
-        return  # the conclusion says why
+    if not calls:  # the conclusion says why
+        if analysis.coverage.uncosted:
+            yield _uncosted_table(analysis, top)
+        return
     yield _group_table("By phase", "phase", analysis, max(top, _FEW_PHASES), _times_explained(analysis))
     yield _group_table("By layer type", "layer", analysis, top)
     yield _group_table("By op", "op", analysis, top)
