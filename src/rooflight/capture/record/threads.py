@@ -74,8 +74,8 @@ class OtherThreads:
 
 
 class Counter(OnStack, TorchDispatchMode):
-    """Counts the calls of ops in a thread and the bytes of their tensors. Of compiled code, which runs there as ever, it
-    sees what torch dispatches, and not the kernels that a compiler made; while it is compiled, nothing counts.
+    """Counts the calls of ops in a thread and the bytes of their tensors. Of compiled code, which runs there as ever,
+    it sees what torch dispatches, and not the kernels that a compiler made; while it is compiled, nothing counts.
     """
 
     supports_higher_order_operators = True
