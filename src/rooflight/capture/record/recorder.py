@@ -24,8 +24,7 @@ from rooflight.capture.record.patches import IN_COMPILED, patch, unpatch
 from rooflight.capture.record.schemas import place_in_world
 from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
-from rooflight.capture.record.tasks import TaskSource, in_task
-from rooflight.capture.record.threads import OtherThreads
+from rooflight.capture.record.tasks import OtherThreads, TaskSource, in_task
 from rooflight.machine.environment import describe
 from rooflight.records.session import Session
 from rooflight.roofline.host import with_host_side
