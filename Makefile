@@ -31,8 +31,13 @@ tests: $(STAMP)
 search: $(STAMP)
 	ROOFLIGHT_SEARCH=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile $$(grep -rl '@given' tests)
 
-slow: $(STAMP)
+slow: $(STAMP) $(VENV)/timm
 	$(BIN)/pytest -m slow
+
+# Apart from the rest, and without what it depends on: its torchvision is compiled for another build of torch.
+$(VENV)/timm: $(STAMP)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints/dev.txt --no-deps --target $@ timm torchvision
+	touch $@
 
 # The tools that benchmarks/accuracy_flops.py compares with, in an environment of their own.
 peers: $(STAMP)

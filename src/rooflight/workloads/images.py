@@ -162,11 +162,12 @@ def _pictures(wanted: Wanted) -> tuple[dict[str, Any], int, str]:
 def _patches(wanted: Wanted) -> tuple[dict[str, Any], int, str]:
     """Qwen's images: a row for each patch, and the grid that they form, which is read on the host."""
     torch, vision = wanted.draw.torch, wanted.config.vision_config
-    patch, merge = vision.patch_size, vision.spatial_merge_size
+    try:
+        patch, merge, frames = vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size
+    except AttributeError as error:
+        raise no_inputs_for(wanted.chosen.name, f" (its images: {first_words(str(error))})") from error
     side = max(_QWEN_SIZE // (patch * merge), 1) * merge
-    row = (getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3) * (
-        vision.temporal_patch_size * patch * patch
-    )
+    row = (getattr(vision, "in_channels", None) or getattr(vision, "in_chans", None) or 3) * (frames * patch * patch)
     device = "cpu" if wanted.draw.on_meta else wanted.draw.device
     grid = torch.tensor([[1, side, side]] * wanted.batch, dtype=torch.int64, device=device)
     pixels = wanted.draw.normal(wanted.batch * side * side, row)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rooflight.workloads import images
 from rooflight.workloads.classes import ChosenClass
-from rooflight.workloads.errors import TargetError, no_inputs_for
+from rooflight.workloads.errors import TargetError, first_words, no_inputs_for
 from rooflight.workloads.tensors import Inputs, Wanted, class_labels, vocabulary
 
 if TYPE_CHECKING:
@@ -28,7 +28,10 @@ _FIRST_POSITION_AFTER_PADDING: Final = frozenset(
 
 def positions(config: PreTrainedConfig) -> int | None:
     """The longest sequence a model has positions for; None where nothing limits it."""
-    text = config.get_text_config()
+    try:
+        text = config.get_text_config()
+    except ValueError as error:  # several parts read text
+        raise no_inputs_for(f'model_type "{config.model_type}"', f" ({first_words(str(error))})") from error
     limit = getattr(text, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit < 1:
         return None
