@@ -269,6 +269,8 @@ class Constants:
         view = self._view(mask) if isinstance(mask, torch.Tensor) else None
         if view is None or fill is None or self._is_made(scores):
             return ()
+        if not (isinstance(scores, torch.Tensor) and scores.is_floating_point()):
+            return ()  # positions, not scores
         if fill == 0:
             return _hides(view, ZEROED, of, how)
         return _hides(view, HIDDEN, of if fill <= _LOWEST else torch.zeros_like, (*how, fill <= _LOWEST))
