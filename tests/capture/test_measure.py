@@ -188,10 +188,9 @@ def test_ops_of_another_thread_are_not_recorded_and_that_is_said(model):
     session = recorded(step)
     assert len(session) == 0
     report = report_of(rl.analyze(session, CPU))
-    assert dict(report.facts)["coverage"] == "no ops were recorded"
-    assert report.data.coverage.calls is None
-    assert report.data.coverage.bytes is None
-    assert "another thread or process" in report.conclusion
+    assert dict(report.facts)["coverage"] == "0% of calls, 0% of bytes"
+    assert (report.data.coverage.calls, report.data.coverage.bytes) == (0, 0)
+    assert "record in them too" in report.conclusion
     found = rl.measure(session, step, profiled=1)  # nothing to compare: no claim either way
     assert found.measurement.same_calls is None
     assert report_of(rl.analyze(found, CPU)).data.measurement.beats_light is False
