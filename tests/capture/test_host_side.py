@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import rooflight as rl
 from rooflight.costs.registry import cost_of
+from rooflight.records.quantity import Quantity
 from rooflight.records.signature import FROM_HOST, ON_HOST, TO_HOST
 from rooflight.roofline.host import device_cost_of, in_device_memory, units_of, with_host_side
 
@@ -102,6 +103,93 @@ def test_a_program_on_the_cpu_has_no_host_of_its_own():
 @pytest.mark.parametrize(("device", "expected"), [("cpu", set()), ("meta", {ON_HOST})])
 def test_fake_tensors_of_the_cpu_alone_stand_for_the_device(device, expected):
     with FakeTensorMode(), rl.record() as recording:
-        torch.ones(3, device=device) + 1
+        torch.ones(30, device=device) + 1
         torch.ones(3) + 1
     assert marks(recording.session)[-1] == ("aten::add", expected)
+
+
+X, WEIGHT = torch.ones(8, 64), torch.ones(64, 64)
+
+
+def functional(stray: int) -> None:
+    torch.relu(X @ WEIGHT) @ WEIGHT
+    torch.ones(stray, 64, device="meta") @ torch.ones(64, 64, device="meta")
+
+
+def trained() -> None:
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(X).sum().backward()
+    optimizer.step()
+    torch.ones(640, 64, device="meta") @ torch.ones(64, 640, device="meta")
+
+
+def copied_alone() -> None:
+    torch.stack([X, X]).clone()
+    torch.ones(1, device="meta").clone()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [lambda: functional(1), lambda: functional(8), trained, copied_alone],
+    ids=["stray", "twin", "weights", "copies"],
+)
+def test_a_program_of_the_cpu_that_makes_meta_tensors_keeps_its_work(program):
+    with rl.record() as recording:
+        program()
+    session = recording.session
+    assert not any(mark for _, mark in marks(session))
+    assert session.environment["device_kind"] == "cpu"
+    notes = rl.analyze(session, H100).report().notes
+    assert any("all count as the device's" in note for note in notes)
+
+
+class Buffered(torch.nn.Module):
+    """A model on meta with a buffer and a number on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(3, 5, device="meta")
+        self.register_buffer("places", torch.arange(2))
+        self.scale = torch.tensor(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.places + 1
+        return self.inner(x)[self.places] * self.scale
+
+
+def buffered() -> None:
+    Buffered()(torch.stack([torch.ones(3)] * 100).mul(2).to("meta"))
+
+
+def offloaded() -> None:
+    with FakeTensorMode():
+        model = torch.nn.Linear(64, 64, device="meta")
+        model(torch.ones(32, 64, device="meta")).sum().backward()
+        master = [each.detach().cpu().requires_grad_() for each in model.parameters()]
+        optimizer = torch.optim.AdamW(master)
+        for ours, its in zip(master, model.parameters(), strict=True):
+            ours.grad = its.grad.cpu()
+        optimizer.step()
+
+
+def without_modules() -> None:
+    weight = torch.ones(64, 640, device="meta")
+    torch.stack([torch.ones(64)] * 8).mul(2).to("meta") @ weight
+
+
+@pytest.mark.parametrize("program", [buffered, offloaded, without_modules])
+def test_the_host_s_part_of_a_program_for_a_gpu_is_told_with_its_work(program):
+    with rl.record() as recording:
+        program()
+    session = recording.session
+    analysis = rl.analyze(session, H100)
+    on_host = [op for op in analysis.operations if ON_HOST in op.signature.attributes]
+    assert on_host
+    assert not any(cost_of(op.signature).matrix_flops for op in on_host)
+    assert analysis.totals.matrix_flops > 0
+    assert session.environment["device_kind"] != "cpu"
+    flops = sum(op.calls * cost_of(op.signature).vector_flops for op in on_host)
+    moved = sum(op.calls * cost_of(op.signature).bytes_moved for op in on_host)
+    told = f"({Quantity(flops, 'FLOP')}, {Quantity(moved, 'B')})"
+    assert any(told in note and "none of H100" in note for note in analysis.report().notes)

@@ -13,7 +13,7 @@ counts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 from numbers import Real
@@ -23,6 +23,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, traits_of
+from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int32, Int64, Session, owners
 from rooflight.records.signature import FROM_HOST, ON_HOST, TO_HOST, AttributeValue, OpSignature
@@ -174,25 +175,78 @@ def with_host_scalars(session: Session) -> Session:
     return _marked(session, found, ON_HOST)
 
 
-def with_host_side(session: Session, on_host: Sequence[int]) -> Session:
+def with_host_side(
+    session: Session, on_host: Sequence[int], weights: Collection[int] = (), *, fake: bool = False
+) -> Session:
     """The session of a program for a GPU with the host's part marked: ops on storages of which all are in the host's
     memory, whose numbers are given, ``ON_HOST``, and copies to and from these ``TO_HOST`` and ``FROM_HOST``.
+
+    Only where the program's main work is elsewhere: the host's ops do fewer FLOPs than the others, and most bytes
+    of ``weights``, the numbers of storages of modules' parameters and buffers, lie elsewhere; where no weights are
+    known, the host's ops move fewer bytes than the others. Else nothing is marked, a note says what counts, and the
+    recording is one of this CPU, whatever meta tensors it made, unless its tensors are ``fake`` or a GPU's.
     """
     if not on_host:
         return session
-    columns = session.columns
-    is_here = np.zeros(len(session.storage_bytes), dtype=bool)
+    columns, sizes = session.columns, session.storage_bytes
+    is_here = np.zeros(len(sizes), dtype=bool)
     is_here[np.array(on_host, dtype=np.int64)] = True
     here, there, written_here = np.zeros((3, len(session)), dtype=bool)
     for ids, offsets in ((columns.read_ids, columns.read_offsets), (columns.written_ids, columns.written_offsets)):
         records = owners(offsets)
         here[records[is_here[ids]]] = True
         there[records[~is_here[ids]]] = True
+    kept = np.array(list(weights), dtype=np.int64)
+    weights_there = int(sizes[kept[~is_here[kept]]].sum()) - int(sizes[kept[is_here[kept]]].sum())
+    host, others = _work(session, here & ~there), _work(session, there)
+    moves_less = host.bytes_moved < others.bytes_moved if not weights_there else weights_there > 0
+    if not moves_less or host.flops > others.flops:
+        return _unmarked(session, host, others, fake=fake)
     written_here[owners(columns.written_offsets)[is_here[columns.written_ids]]] = True
     copies = np.array([op.name in _COPIES for op in session.signatures], dtype=bool)[columns.signature] & here & there
     session = _marked(session, here & ~there, ON_HOST)
     session = _marked(session, copies & written_here, TO_HOST)
     return _marked(session, copies & ~written_here, FROM_HOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What some ops do in sum, FLOPs of products and of other arithmetic; bytes of ops without a cost are those of
+    their tensors.
+    """
+
+    calls: int
+    flops: int
+    bytes_moved: int
+
+    @classmethod
+    def of(cls, calls: Iterable[tuple[OpSignature, int]]) -> Work:
+        """Of each signature with its number of calls."""
+        total, flops, moved = 0, 0, 0
+        for op, count in calls:
+            cost = cost_of(op)
+            total += count
+            flops += count * (cost.matrix_flops + cost.vector_flops) if isinstance(cost, OpCost) else 0
+            moved += count * (cost.bytes_moved if isinstance(cost, OpCost) else op.input_bytes + op.output_bytes)
+        return cls(total, flops, moved)
+
+    def __str__(self) -> str:
+        return f"{count_of(self.calls, 'op')}, {Quantity(self.flops, 'FLOP')}, {Quantity(self.bytes_moved, 'B')}"
+
+
+def _work(session: Session, records: Flags) -> Work:
+    numbers, counts = np.unique(session.columns.signature[records & session.counted], return_counts=True)
+    return Work.of((session.signatures[n], k) for n, k in zip(numbers.tolist(), counts.tolist(), strict=True))
+
+
+def _unmarked(session: Session, host: Work, others: Work, *, fake: bool) -> Session:
+    kind = session.environment.get("device_kind", "")
+    environment = {**session.environment, "device_kind": "cpu" if kind == "meta" and not fake else kind}
+    note = (
+        f"Ops on tensors of the CPU ({host}) and elsewhere ({others}) all count as the device's: that a GPU's program "
+        "would keep the former in the host's memory is not certain."
+    )
+    return replace(session, environment=environment, notes=(*session.notes, *[note] * bool(others.bytes_moved)))
 
 
 def _marked(session: Session, records: Flags, mark: tuple[str, AttributeValue]) -> Session:

@@ -202,9 +202,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         session = with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
         if self._others is not None:
             session = replace(session, other_threads=self._others.counted())
-        if tape.devices <= {"cpu", "fake"} or state().intersection(tape.on_host):
-            return session  # a program with weights on the CPU may make meta tensors too, as DTensor does
-        return with_host_side(session, tape.on_host)
+        if tape.devices <= {"cpu", "fake"}:
+            return session
+        return with_host_side(session, tape.on_host, state(), fake="fake" in tape.devices)
 
     def _take_out(self, source: DispatchSource) -> None:
         """Restore torch. Each step can be done twice, and undoes what was half done."""

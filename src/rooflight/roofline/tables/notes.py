@@ -19,6 +19,7 @@ from rooflight.records.session import Session
 from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST, OpSignature
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
+from rooflight.roofline.host import Work
 from rooflight.roofline.memory import memory_shortage
 
 _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is doubtful
@@ -84,14 +85,14 @@ def _allocates_inside(name: str, op: OpSignature) -> bool:
 def _host_side_note(analysis: CostedSession) -> Iterable[str]:
     if analysis.device.kind == "cpu":
         return
-    calls = dict.fromkeys((ON_HOST, FROM_HOST, TO_HOST), 0)
-    for op in analysis.operations:
-        for mark in calls.keys() & {*op.signature.attributes}:
-            calls[mark] += op.calls
-    if calls[ON_HOST]:
-        told = count_of(calls[ON_HOST], "op works", "ops work")
-        yield f"{told} on tensors in the host's memory: they take the host's time, none of {analysis.device.name}'s."
-    if copies := calls[FROM_HOST] + calls[TO_HOST]:
+    on_host = Work.of((op.signature, op.calls) for op in analysis.operations if ON_HOST in op.signature.attributes)
+    if on_host.calls:
+        told = count_of(on_host.calls, "op works", "ops work")
+        work = f"{Quantity(on_host.flops, 'FLOP')}, {Quantity(on_host.bytes_moved, 'B')}"
+        name = analysis.device.name
+        yield f"{told} on tensors in the host's memory ({work}): they take the host's time, none of {name}'s."
+    crossing = {FROM_HOST, TO_HOST}
+    if copies := sum(op.calls for op in analysis.operations if crossing & {*op.signature.attributes}):
         told = count_of(copies, "copy", "copies")
         yield f"{told} to or from the host's memory: bounded by the device's memory, not by the link between the two."
 
