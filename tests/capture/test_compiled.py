@@ -7,6 +7,8 @@ import torch
 from recorded_model import Net, in_thread, recorded
 from torch import nn
 from torch._dynamo.testing import CompileCounter
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import checkpoint
 
 import rooflight as rl
 
@@ -190,3 +192,97 @@ def test_a_recording_inside_compiled_code_says_what_to_do() -> None:
     disabled = torch.compiler.disable(records)
     session = torch.compile(lambda x: disabled(x + 1), backend="eager")(x())
     assert names(session) == names(records(x()))
+
+
+def partly(x: torch.Tensor) -> torch.Tensor:
+    return x.cos() + torch.compile(torch.sin, backend=Counter())(x)
+
+
+def nested(x: torch.Tensor) -> torch.Tensor:
+    return torch.compile(partly, backend=Counter())(x)
+
+
+def broken(x: torch.Tensor) -> torch.Tensor:
+    """A backend that fails: torch would run the function eagerly."""
+
+    def backend(graph: Any, inputs: Any):
+        raise ValueError("no backend")
+
+    return torch.compile(torch.sin, backend=backend)(x)
+
+
+def kept_out(x: torch.Tensor) -> torch.Tensor:
+    return torch.compiler.disable(torch.sin)(x)
+
+
+def off(x: torch.Tensor) -> torch.Tensor:
+    return torch.compile(torch.sin, disable=True)(x)
+
+
+def without_values(x: torch.Tensor) -> torch.Tensor:
+    """Torch keeps the dispatch of fake tensors out of compiled code."""
+    with FakeTensorMode():
+        return torch.ones(2).sin()
+
+
+def stepped(x: torch.Tensor) -> torch.Tensor:
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters())
+    checkpoint(net, x, use_reentrant=False).sum().backward()
+    optimizer.step()
+    return x
+
+
+def in_another_thread(x: torch.Tensor) -> torch.Tensor:
+    in_thread(lambda: partly(x))
+    return x
+
+
+@pytest.mark.parametrize(
+    ("program", "compiled"),
+    [
+        *[(program, True) for program in (partly, nested, broken)],
+        *[(each, False) for each in (kept_out, off, without_values, stepped, in_another_thread)],
+    ],
+)
+def test_a_session_tells_whether_it_met_compiled_functions(program, compiled, tmp_path) -> None:
+    with rl.record() as outer, rl.record() as inner:
+        program(x())
+    inner.session.save(tmp_path / "inner.session")
+    for session in (outer.session, inner.session, rl.load(tmp_path / "inner.session")):
+        assert session.compiled is compiled
+        assert session.environment.get("compiled") == ("yes" if compiled else None)
+
+
+def test_a_program_that_the_user_keeps_eager_is_not_compiled() -> None:
+    torch.compiler.set_stance("force_eager")
+    try:
+        with rl.record() as recording:
+            partly(x())
+    finally:
+        torch.compiler.set_stance("default")
+    assert not recording.session.compiled
+
+
+def test_a_recording_after_a_compiled_call_is_not_of_a_compiled_program() -> None:
+    partly(x())
+    with rl.record() as recording:
+        x().cos()
+    assert not recording.session.compiled
+
+
+def test_a_step_that_inductor_fuses_is_compared_with_its_fused_bound() -> None:
+    function = torch.compile(lambda x: ((x.sin() + 1) * x).relu().sum())
+    given = torch.ones(1 << 12)
+
+    def step() -> None:
+        function(given)
+
+    with rl.record(memory=True) as recording:
+        step()
+    measured = rl.measure(recording.session, step, max_runs=3, warmup=1)
+    analysis = rl.analyze(measured, "H100-SXM5-80GB")
+    assert analysis.leading_bound == ("fused bound", analysis.program.fused_bound_s)
+    assert analysis.program.fused_bound_s < analysis.totals.op_bound_s
+    data = rl.analyze(recording.session, "H100-SXM5-80GB").report().data
+    assert (data.totals.efficiency, data.totals.efficiency_of) == (None, "fused bound")

@@ -106,5 +106,6 @@ def test_what_was_recorded_is_told_and_whether_it_fits(run):
     assert code == 0
     said = " ".join(out.split())
     assert "step gpt2-xl: training step, batch 4, sequence 1024, bfloat16, AdamW" in said
-    assert "The step does not fit: it needs at least" in said
+    assert "whether the step fits is not known" in said  # eager's peak is not that of compiled code
+    assert "does not fit" not in said
     assert "of compiling after" in said or "never pay back" in said

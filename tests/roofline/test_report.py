@@ -277,3 +277,17 @@ def test_ops_whose_kernels_allocate_inside_are_named(name, settings, named):
     given = op(name, {"x": spec((8, 8))}, [spec((8, 8))], **settings)
     told = [note for note in report_of(analysis_of(given)).notes if "allocate and free inside" in note]
     assert [note.endswith(f": {named}.") for note in told] == [True] * (named is not None)
+
+
+def test_a_compiled_program_is_led_by_its_fused_bound_and_not_refused_for_eagers_peak():
+    calls = [Call(op=MM, reads=(0,), writes=(1,)), Call(op=MM, reads=(1,), writes=(2,))]
+    eager = session_of(calls, storage_bytes=[80 << 30, 20 << 30, 1 << 20])
+    analysis = analyze(replace(eager, environment={**eager.environment, "compiled": "yes"}), H100)
+    text = console_text(analysis)
+    assert "does not fit" not in text
+    assert "whether the step fits is not known" in " ".join(text.split())
+    facts = dict(report_of(analysis).facts)
+    assert list(facts).index("fused bound") < list(facts).index("op bound")
+    assert str(facts["memory"]).startswith("run eagerly (compiled code may need less)")
+    assert conclusion(analysis).startswith("These ops, fused as compiled code may be, take at least")
+    assert conclusion(analyze(eager, H100)).startswith("These ops, one by one, take at least")

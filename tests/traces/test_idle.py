@@ -237,3 +237,21 @@ def test_causes_sum_to_the_idle_time(tmp_path_factory, data):
         assert all(getattr(each.idle, field.name) >= 0 for field in fields(Idle))
     assert sum(detail.seconds for detail in found.idle_details) == pytest.approx(found.idle_s)
     assert sum(phase.idle_s for phase in found.phases) <= found.idle_s + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("## Call CompiledFxGraph fal4xpiah2v6 ##", "as kernels"),
+        ("Torch-Compiled Region: 0/0", "as kernels"),
+        ("triton_poi_fused_add_0", "as kernels"),
+        ("fused_moe_triton_kernel", None),
+    ],
+)
+def test_a_trace_tells_whether_compiled_code_ran(read, name, expected):
+    session = read(*FIRST, span(name, 0, 110), *SECOND)
+    assert session.environment.get("compiled") == expected
+    assert not session.compiled  # its ops are the compiled ones: no time is below their bound
+    facts = dict(rl.analyze(session, "H100-SXM5-80GB").report().facts)
+    assert ("compiled" in facts) == (expected is not None)
+    assert "fused bound" not in facts

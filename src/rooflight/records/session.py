@@ -112,6 +112,13 @@ class Lifetimes:
         return f"Lifetimes({count_of(len(self.kind), 'storage')})"
 
 
+COMPILED: Final = "compiled"
+"""In a session's environment: "yes" where the original code of compiled functions ran, ``AS_KERNELS`` where the kernels
+that a compiler wrote are among the ops, as in a trace.
+"""
+AS_KERNELS: Final = "as kernels"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """A recorded run. Immutable: measuring or merging makes a new session.
@@ -133,6 +140,11 @@ class Session:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the program called functions of torch.compile, whose original code was recorded."""
+        return self.environment.get(COMPILED) == "yes"
 
     def __len__(self) -> int:
         return len(self.columns)

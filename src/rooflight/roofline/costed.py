@@ -225,6 +225,13 @@ class CostedSession:
             totals, op_bound_s=self.program.program_bound_s, limiter=self.program.limiter.value
         )
 
+    @property
+    def leading_bound(self) -> tuple[str, float]:
+        """Name and seconds of the bound that a step is compared with: compiled code beats the op bound by design."""
+        if self.session.compiled and self.program.fused_bound_s:
+            return "fused bound", self.program.fused_bound_s
+        return "op bound", self.totals.op_bound_s
+
     @cached_property
     def held_by_caches(self) -> bool:
         """Whether all ops at once take longer than the sum of their bounds: each finds in a measured cache what it

@@ -192,19 +192,28 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     )
 
 
-def memory_fact(memory: MemoryFigures) -> str:
-    """Peak and what stands of it, in a line."""
+def memory_fact(memory: MemoryFigures, *, compiled: bool = False) -> str:
+    """Peak and what stands of it, in a line; of a ``compiled`` program, whose peak is not known, that of its ops."""
     peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
-    return f"{'peak' if memory.followed else 'at least'} {peak}, of which {standing} was allocated before the step"
+    known = "peak" if memory.followed else "at least"
+    eager = "run eagerly (compiled code may need less): " if compiled else ""
+    return f"{eager}{known} {peak}, of which {standing} was allocated before the step"
 
 
-def memory_shortage(memory: MemoryFigures, device: str) -> str:
-    """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known."""
+def memory_shortage(memory: MemoryFigures, device: str, *, compiled: bool = False) -> str:
+    """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known. Of a
+    ``compiled`` program only what its ops need eagerly is known.
+    """
     peak, capacity = memory.peak_bytes, memory.device_bytes
     if capacity is None or peak <= capacity:
         return ""
     over, times = Quantity(peak - capacity, "B"), peak / capacity
     worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
+    if compiled:
+        return (
+            f"Run eagerly, the ops need {Quantity(peak, 'B')}, and {device} has {Quantity(capacity, 'B')}; compiled "
+            "code may need less, so whether the step fits is not known."
+        )
     return (
         f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
         f"{over} too much{worth}."

@@ -19,7 +19,7 @@ from rooflight.records.assembly import session_of
 from rooflight.records.dtypes import float32_fact
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.session import Flags, Int64, Session
+from rooflight.records.session import AS_KERNELS, COMPILED, Flags, Int64, Session
 from rooflight.records.timeline import Timeline
 from rooflight.traces.file.discovery import is_database
 from rooflight.traces.file.kineto import load_trace
@@ -242,6 +242,7 @@ def _environment(owned: Ownership) -> dict[str, str]:
     properties = trace.head.get("deviceProperties")
     if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
         facts["gpu"] = gpu
+    facts |= {COMPILED: AS_KERNELS} if trace.is_compiled else {}
     return facts | _rank(trace.distributed) | _float32_setting(owned)
 
 

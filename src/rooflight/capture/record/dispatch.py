@@ -70,6 +70,7 @@ class DispatchSource(Source):
         self._on_error = on_error
         self.blind = 0  # while above 0, for instance after an error, ops run without being recorded
         self.thread = get_ident()
+        self.compiled = False  # whether a compiled function was called, whose original code ran
         self.composites = Composites(self)
         self.constants = known_constants()
         self.module = 0

@@ -151,9 +151,18 @@ class _EagerWhereRecorded:
 
     @property
     def stance(self) -> str:
-        """Dynamo's name of what to do in this thread, asked at each call of a compiled function."""
+        """Dynamo's name of what to do in this thread, asked at each call of a function compiled or kept from it."""
         name: str = "force_eager" if get_ident() in tuple(_eager.values()) else self.prior.stance
         return name
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        """Asked where a compiled function is called, and nowhere else."""
+        for source in tuple(_open.values()):
+            if id(source) in _eager and source.thread == get_ident() and source.here:
+                source.compiled |= self.prior.stance != "force_eager"
+        skips: bool = self.prior.skip_guard_eval_unsafe
+        return skips
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.prior, name)

@@ -26,7 +26,7 @@ from rooflight.capture.record.signatures import storage_of
 from rooflight.capture.record.tape import Tape
 from rooflight.capture.record.tasks import OtherThreads, TaskSource, in_task
 from rooflight.machine.environment import describe
-from rooflight.records.session import Session
+from rooflight.records.session import COMPILED, Session
 from rooflight.roofline.host import with_host_side
 
 _WITHOUT_GPU: Final = (
@@ -199,7 +199,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
         tape.births.finish()
         notes = [*self._notes, *[_WITHOUT_GPU] * (contexts_without_gpu() > self._without_gpu)]
-        session = with_outside_writes(tape.session(_environment(tape.devices), notes), tape.births, state)
+        compiled = {COMPILED: "yes"} if self._source is not None and self._source.compiled else {}
+        environment = {**_environment(tape.devices), **compiled}
+        session = with_outside_writes(tape.session(environment, notes), tape.births, state)
         if self._others is not None:
             session = replace(session, other_threads=self._others.counted())
         if tape.devices <= {"cpu", "fake"}:

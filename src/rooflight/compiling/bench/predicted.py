@@ -88,7 +88,7 @@ def _predicted(
 ) -> Iterator[PredictedCompiled]:
     analysis, notes = _analysis(target, asked, device, host, progress)
     on_cpu = analysis.device.kind == "cpu"
-    if missing := memory_shortage(analysis.memory, analysis.device.name):
+    if missing := memory_shortage(analysis.memory, analysis.device.name, compiled=True):
         notes = [*notes, f"{missing} The times are those of one device with enough memory."]
     if asked.backend == "cudagraphs" and on_cpu:
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")

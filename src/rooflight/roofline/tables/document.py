@@ -50,9 +50,12 @@ class TotalsFigures(SummedFields, frozen=True, kw_only=True):
 
     The ``warm`` bounds are what the bounds are with all that a cache can hold in it. ``inferred``: which op read what
     another wrote is not known, as in a trace without its execution trace, so that the fused and the program bound
-    leave out all bytes between ops.
+    leave out all bytes between ops. ``efficiency`` is a bound / ``measured_s``: the op bound, or of compiled programs
+    the fused bound, as ``efficiency_of`` says.
     """
 
+    efficiency: float | None
+    efficiency_of: str
     fused_bound_s: float
     program_bound_s: float
     warm_op_bound_s: float
@@ -150,6 +153,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
 def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
     """The machine-readable whole of an analysis."""
     measurement, timeline, program = analysis.measurement, analysis.timeline, analysis.program
+    (leading, leading_s), step_s = analysis.leading_bound, analysis.totals.measured_s
     return AnalysisDocument.view(
         analysis,
         model_class=analysis.session.environment.get("model_class"),
@@ -157,6 +161,8 @@ def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
         environment=dict(analysis.session.environment),
         totals=TotalsFigures.view(
             analysis.totals,
+            efficiency=leading_s / step_s if step_s and leading_s else None,
+            efficiency_of=leading,
             fused_bound_s=program.fused_bound_s,
             program_bound_s=program.program_bound_s,
             warm_op_bound_s=program.warm.op_bound_s,

@@ -50,7 +50,7 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     yield from _host_side_note(analysis)
     for name, calls in analysis.unknown_peaks.items():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
-    if missing := memory_shortage(analysis.memory, device.name):
+    if missing := memory_shortage(analysis.memory, device.name, compiled=analysis.session.compiled):
         yield f"{missing} The bound is that of one device with enough memory."
     names = {plain_name(op.name): op.signature for op in analysis.operations}
     if inside := ", ".join(sorted(name for name, op in names.items() if _allocates_inside(name, op))):

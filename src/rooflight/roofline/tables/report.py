@@ -11,6 +11,7 @@ from rooflight.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
+from rooflight.records.session import AS_KERNELS, COMPILED
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
@@ -55,7 +56,12 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if analysis.without_storages:
         yield "memory", "not known: the ops are without their storages, as in a trace"
     else:
-        yield "memory", memory_fact(analysis.memory)
+        yield "memory", memory_fact(analysis.memory, compiled=analysis.session.compiled)
+    if analysis.session.environment.get(COMPILED) == AS_KERNELS:
+        yield "compiled", "in part or whole: the kernels that the compiler wrote are among the ops"
+    if analysis.session.compiled:
+        fused = Quantity(analysis.program.fused_bound_s, "s")
+        yield "fused bound", f"{fused}: the program is compiled in part or whole, and may beat its op bound"
     yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from _predicted_facts(analysis)
     yield from _measured_facts(analysis)
@@ -158,9 +164,10 @@ def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if totals.ops_measured_s is not None:
         yield "measured ops", f"{Quantity(totals.ops_measured_s, 's')} in sum ({measurement.clock})"
     if totals.measured_s and totals.op_bound_s:
-        share = percent(totals.op_bound_s / totals.measured_s)
+        name, bound_s = analysis.leading_bound
+        share = percent(bound_s / totals.measured_s)
         doubt = ": a contradiction, see the notes" if analysis.beats_light else ""
-        yield "efficiency", f"{share} (op bound / measured step){doubt}"
+        yield "efficiency", f"{share} ({name} / measured step){doubt}"
 
 
 def _there_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
@@ -228,15 +235,17 @@ def conclusion(analysis: CostedSession) -> str:
             f"Contradiction: the step took {Quantity(totals.measured_s or 0.0, 's')}, and this device needs at least "
             f"{Quantity(analysis.program.warm.program_bound_s, 's')} for its work, however it is programmed."
         )
-    bound, limit = Quantity(totals.op_bound_s, "s"), _limit(analysis)
+    name, bound_s = analysis.leading_bound
+    bound, limit = Quantity(bound_s, "s"), _limit(analysis)
     if totals.measured_s is None:
         other = measurement is not None and not measurement.of_the_session
+        how = "one by one" if name == "op bound" else "fused as compiled code may be"
         timed = " The step that was timed is not the recorded one." if other else ""
         return (
-            f"These ops, one by one, take at least {bound}: {limit}.{_predicted_sentence(analysis)}{timed}"
+            f"These ops, {how}, take at least {bound}: {limit}.{_predicted_sentence(analysis)}{timed}"
             f"{_without_peaks(analysis)}{_there_sentence(analysis)}"
         )
-    speed = totals.measured_s / totals.op_bound_s
+    speed = totals.measured_s / bound_s
     times = f"{speed:.1f} times" if speed < 100 else f"{speed:,.0f} times"
     text = (
         f"The step took {Quantity(totals.measured_s, 's')}, {times} the {bound} that its ops need at the speed "
@@ -257,7 +266,8 @@ def _limit(analysis: CostedSession) -> str:
     limiter, seconds = next(iter(shares.items()))
     most = next(iter(seconds_by((op.name, op.bound_s) for of, op in bounded if of is limiter)))
     share = percent(seconds / sum(shares.values()))
-    return f"{share} of the bound is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
+    which = "op bound" if analysis.session.compiled else "bound"
+    return f"{share} of the {which} is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
 
 
 def _loss_sentence(analysis: CostedSession) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +26,8 @@ COLLECTIVE: Final = "record_param_comms"
 
 LOADER_FRAME: Final = "torch/utils/data/dataloader.py("
 """What names of Python frames of the data loader have."""
+
+_COMPILED: Final = re.compile(r"CompiledFxGraph|Torch-Compiled Region|^triton_(poi|red|per|for|spl|tem)_")
 
 
 class WorkKind(IntEnum):
@@ -160,6 +163,11 @@ class Trace:
     def has_device(self) -> bool:
         """Whether any device did anything."""
         return len(self.work) > 0
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether code of torch.compile ran: names of annotations around it, or of kernels that Inductor wrote."""
+        return any(map(_COMPILED.search, self.names))
 
     @property
     def window(self) -> tuple[int, int]:

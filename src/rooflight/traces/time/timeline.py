@@ -29,8 +29,6 @@ from rooflight.traces.time.idle import CAUSES, Covered, IdleTime, idle_time, wai
 from rooflight.traces.time.steps import Steps
 
 SHORT_NS: Final = 5_000
-_COMPILED: Final = ("CompiledFxGraph", "Torch-Compiled Region")
-"""In the names of annotations around compiled code."""
 
 
 class Activity:
@@ -198,7 +196,7 @@ def launches_of(owned: Ownership) -> Launches | None:
         launches=int(known.sum()),
         graphs=int(trace.named(calls, lambda name: "GraphLaunch" in name).sum()),
         captures=int(trace.named(calls, lambda name: "StreamBeginCapture" in name).sum()),
-        compiled=bool(trace.named(trace.ranges, lambda name: any(mark in name for mark in _COMPILED)).any()),
+        compiled=trace.is_compiled,
         delay_median_s=float(np.median(delays)),
         delay_p90_s=float(np.percentile(delays, 90)),
         queue_median=quantile(depth, shares, 0.5),
