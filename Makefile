@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 .PHONY: demo test check lint types imports tests search slow peers clean
 
 demo: $(STAMP)
-	$(BIN)/rooflight analyze gpt2 --mode train --seq 128
+	$(BIN)/rooflight analyze gpt2 --step train --seq 128
 
 test: check tests
 

@@ -22,7 +22,7 @@ def main(names: list[str]) -> int:
     beaten = 0
     for name in names or PRESETS:
         for mode in ("forward", "train"):
-            step = make_step(name, mode=mode, device="cpu", small=True)
+            step = make_step(name, step=mode, device="cpu", small=True)
             with rl.record(step.model) as recording:
                 step.run()
             session = rl.measure(recording.session, step.run, max_seconds=3.0)

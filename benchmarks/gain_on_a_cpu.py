@@ -120,7 +120,7 @@ def one(name: str, program: str, folder: Path) -> None:
 
     torch.set_num_threads(1)
     preset = PRESETS.get(name)
-    options = Options(mode=preset[1], small=True, device="cpu") if preset else Options()
+    options = Options(step=preset[1], small=True, device="cpu") if preset else Options()
     own = name if "-" in name else f"{gain_workloads.__file__}:{name}"
     target = preset[0] if preset else own
     request = Request(target=target, options=options, iterations=1, place="cpu")
@@ -172,7 +172,7 @@ def predicted(name: str):
     from rooflight.compiling.options import Options
 
     preset, mode = PRESETS.get(name, (name if "-" in name else f"{gain_workloads.__file__}:{name}", None))
-    options = Options(mode=mode, small=name in PRESETS)
+    options = Options(step=mode, small=name in PRESETS)
     return predict(Matrix(targets=(preset,), options=options, threads=1), device="cpu")[0].gain
 
 

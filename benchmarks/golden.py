@@ -53,31 +53,31 @@ class Case:
 def analyzed() -> Iterable[Case]:
     """Presets in their small sizes, over modes, devices, what-ifs and predictions."""
     commands = {
-        "gpt2_train": "gpt2 --mode train --device H100-SXM5-80GB --predict",
-        "gpt2_prefill": "gpt2 --mode prefill --device H100-SXM5-80GB --predict --graph",
-        "gpt2_decode": "gpt2 --mode decode --device A100-SXM4-80GB --predict --host 6e-6",
+        "gpt2_train": "gpt2 --step train --device H100-SXM5-80GB --predict",
+        "gpt2_prefill": "gpt2 --step prefill --device H100-SXM5-80GB --predict --graph",
+        "gpt2_decode": "gpt2 --step decode --device A100-SXM4-80GB --predict --host 6e-6",
         "gpt2-xl": "gpt2-xl --device RTX-4090",
         "llama_forward": "llama-3.1-8b --device B200",
-        "llama_decode": "llama-3.1-70b --mode decode --device MI300X --batch 4",
-        "llama_train": "llama-3.1-405b --mode train --device H100-SXM5-80GB --optimizer adamw-fused",
-        "llama-tiny": "llama-tiny --mode train --optimizer sgd --device V100-SXM2-32GB --dtype fp16",
+        "llama_decode": "llama-3.1-70b --step decode --device MI300X --batch 4",
+        "llama_train": "llama-3.1-405b --step train --device H100-SXM5-80GB --optimizer adamw-fused",
+        "llama-tiny": "llama-tiny --step train --optimizer sgd --device V100-SXM2-32GB --dtype fp16",
         "qwen3": "qwen3-8b --device H100-SXM5-80GB --dtype fp32 --precision tf32",
-        "qwen3_moe": "qwen3-30b-a3b --device H200 --mode train",
+        "qwen3_moe": "qwen3-30b-a3b --device H200 --step train",
         "mixtral": "mixtral-8x7b --device A100-SXM4-80GB --predict",
         "deepseek": "deepseek-v3 --device H100-SXM5-80GB --clock 1.4GHz",
-        "neox": "gpt-neox-20b --device A100-SXM4-40GB --mode train",
+        "neox": "gpt-neox-20b --device A100-SXM4-40GB --step train",
         "mamba": "mamba --device H100-SXM5-80GB",
-        "bert": "bert-large --mode train --device A100-SXM4-80GB --predict",
-        "t5": "t5-3b --mode train --device H100-SXM5-80GB",
-        "vit": "vit-large --mode train --device H100-SXM5-80GB --predict",
+        "bert": "bert-large --step train --device A100-SXM4-80GB --predict",
+        "t5": "t5-3b --step train --device H100-SXM5-80GB",
+        "vit": "vit-large --step train --device H100-SXM5-80GB --predict",
         "whisper": "whisper-large-v3 --device A100-SXM4-80GB",
-        "resnet": "resnet-50 --mode train --device V100-SXM2-16GB --predict",
+        "resnet": "resnet-50 --step train --device V100-SXM2-16GB --predict",
     }
     for name, words in commands.items():
         yield Case(name=f"analyze_{name}", commands=(f"analyze {words} --small --no-measure",))
-    session = "analyze gpt2 --small --mode train --device H100-SXM5-80GB --no-measure --save gpt2.session"
+    session = "analyze gpt2 --small --step train --device H100-SXM5-80GB --no-measure --save gpt2.session"
     yield Case(name="analyze_session", commands=(session, "analyze gpt2.session --device B200 --predict --top 3"))
-    yield Case(name="analyze_here", commands=("analyze gpt2 --small --mode train --measure",), measured=True)
+    yield Case(name="analyze_here", commands=("analyze gpt2 --small --step train --measure",), measured=True)
 
 
 def traced() -> Iterable[Case]:
@@ -214,7 +214,7 @@ def others() -> Iterable[Case]:
     wrong = (
         "analyze nothing",
         "analyze gpt2 --device H300",
-        "analyze gpt2 --small --mode sideways",
+        "analyze gpt2 --small --step sideways",
         "analyze gpt2 --small --batch 0",
         "analyze gpt2 --small --no-measure --top 0",
         "analyze program.py --device B200",

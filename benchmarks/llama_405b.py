@@ -21,11 +21,11 @@ def rooflight_run() -> None:
     from rooflight.workloads.steps import make_step
 
     _ = rl.record, rl.analyze, list(registered())
-    make_step("gpt2", mode="train", small=True)  # transformers imports a model's file when it is first named
+    make_step("gpt2", step="train", small=True)  # transformers imports a model's file when it is first named
     from transformers import LlamaForCausalLM  # noqa: F401
 
     start = time.perf_counter()
-    step = make_step("llama-3.1-405b", mode="train", batch=1, seq=8192)
+    step = make_step("llama-3.1-405b", step="train", batch=1, seq=8192)
     built = time.perf_counter()
     with rl.record(step.model) as recording:
         step.run()
@@ -51,9 +51,9 @@ def flop_counter_run() -> None:
 
     from rooflight.workloads.steps import make_step
 
-    make_step("gpt2", mode="train", small=True)
+    make_step("gpt2", step="train", small=True)
     start = time.perf_counter()
-    step = make_step("llama-3.1-405b", mode="train", batch=1, seq=8192, optimizer="none")
+    step = make_step("llama-3.1-405b", step="train", batch=1, seq=8192, optimizer="none")
     built = time.perf_counter()
     with FlopCounterMode(display=False) as counter:
         step.run()

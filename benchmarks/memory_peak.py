@@ -78,7 +78,7 @@ def preset(name: str, mode: str) -> Make:
     def make() -> Case:
         from rooflight.workloads.steps import make_step
 
-        step = make_step(name, mode=mode, small=True, device="cpu")
+        step = make_step(name, step=mode, small=True, device="cpu")
         step.run()
         return Case(step.model, None, torch.empty(0), step.run)
 

@@ -58,7 +58,7 @@ def record(path: Path) -> None:
     import rooflight as rl
     from rooflight.workloads.steps import make_step
 
-    step = make_step("gpt2", small=True, device="cpu", mode="train")
+    step = make_step("gpt2", small=True, device="cpu", step="train")
     step.run()
     with rl.record(step.model) as recording:
         step.run()

@@ -72,7 +72,7 @@ def mlp_step() -> Program:
 
 def gpt2_step() -> Program:
     """A training step of a GPT-2 of reduced size, with foreach AdamW."""
-    step = make_step("gpt2", mode="train", small=True, seq=8, device="cpu")
+    step = make_step("gpt2", step="train", small=True, seq=8, device="cpu")
     return step.model, step.run
 
 

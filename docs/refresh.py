@@ -46,7 +46,7 @@ PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --devi
 BLOCKS = (
     Block(
         page="README.md",
-        command="rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train --batch 1 --seq 8192 --top 5",
+        command="rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --step train --batch 1 --seq 8192 --top 5",
         parts=("Speed", "model ", "Waterfall", "By phase", "By layer type", "! The step does not fit", "These ops"),
     ),
     Block(page="README.md", command=PREDICT),
@@ -91,7 +91,7 @@ BLOCKS = (
     ),
     Block(
         page="docs/reference/memory.md",
-        command="rooflight analyze gpt2 --small --mode train --device H100-SXM5-80GB --top 3",
+        command="rooflight analyze gpt2 --small --step train --device H100-SXM5-80GB --top 3",
         parts=("Memory at the peak", "Alive at the peak"),
     ),
 )

@@ -76,7 +76,7 @@ def of_transformers(name: str) -> rl.Session:
             config = default_config(CONFIG_MAPPING[name])
             if small:
                 shrink(config)
-            step = make_step(config, mode=mode, batch=2, seq=seq)
+            step = make_step(config, step=mode, batch=2, seq=seq)
             with rl.record(step.model, memory=True) as recording:
                 step.run()
             return recording.session

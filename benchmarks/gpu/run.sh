@@ -68,7 +68,7 @@ part "tests" 75 "$python" -m pytest -q -rA -m gpu -p no:cacheprovider -o filterw
 rooflight "calibrate" 90 calibrate --device cuda --json "$out/calibration.json"
 part "bytes against counters" 150 "$python" benchmarks/gpu/bytes_against_counters.py --json "$out/bytes.json" --seconds 95
 rooflight "analyze gpt2" 60 analyze gpt2 --device cuda --json "$out/gpt2.json"
-rooflight "analyze llama-3.1-8b" 90 analyze llama-3.1-8b --device cuda --mode forward --seq 2048 --dtype bf16 --json "$out/llama-3.1-8b.json"
+rooflight "analyze llama-3.1-8b" 90 analyze llama-3.1-8b --device cuda --step forward --seq 2048 --dtype bf16 --json "$out/llama-3.1-8b.json"
 rooflight "analyze resnet-50" 60 analyze resnet-50 --device cuda --json "$out/resnet-50.json"
 part "nvidia-smi, after" 15 nvidia-smi --format=csv --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw
 

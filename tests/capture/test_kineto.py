@@ -189,7 +189,7 @@ NAMES = [preset if isinstance(preset, str) else preset.name for preset in PRESET
 def test_the_records_of_every_preset_find_their_times(preset: str, mode: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    step = make_step(preset, small=True, device="cpu", mode=mode)  # type: ignore[arg-type]
+    step = make_step(preset, small=True, device="cpu", step=mode)  # type: ignore[arg-type]
     step.run()
     recording = recorded(step.run, step.model)
     start = time.perf_counter()

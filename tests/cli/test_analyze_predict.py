@@ -99,7 +99,7 @@ def test_ranks_are_predicted_each(ok, as_json, models, tmp_path):
 
 
 def test_a_preset_is_predicted_on_a_device_that_is_not_here(as_json, models):
-    small = ("gpt2", "--small", "--seq", "8", "--mode", "train")
+    small = ("gpt2", "--small", "--seq", "8", "--step", "train")
     data = as_json("analyze", *small, "--device", "B200-SXM", "--predict", "--models", models)
     assert data["totals"]["predicted_s"] >= data["totals"]["op_bound_s"]
     assert all(row["predicted_low_s"] >= row["op_bound_s"] * (1 - 1e-9) for row in data["by_module"])

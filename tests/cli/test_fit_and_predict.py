@@ -50,7 +50,7 @@ def test_from_samples_to_a_prediction(told, tmp_path: Path):
     assert list(data["unseen_device"]) == [PRODUCT_KEY]
     assert (data["times"], data["flagged"], data["too_few"]) == (len(GRID), 0, {})
     step = told("predict", "gemm", *SHAPE, *DEVICE, "--models", models)["step"]
-    # 2 * 1024^3 / 312e12 = 6.88 us at the speed of light, twice that
+    # 2 * 1024^3 / 312e12 = 6.88 us of bound, twice that
     assert step["bound_s"] == pytest.approx(2 * 1024**3 / 312e12)
     assert step["time_s"] == pytest.approx(2 * step["bound_s"], rel=0.1)
     assert step["bound_s"] <= step["low_s"] <= step["time_s"] <= step["high_s"]

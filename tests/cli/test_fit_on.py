@@ -25,7 +25,7 @@ def test_twenty_rows_of_an_h100_on_top_of_models_of_an_a100(as_json, ok, tmp_pat
     data = as_json("fit", tmp_path / "h100", "--on", tmp_path / "base", "--out", tmp_path / "models")
     (added,) = data["added"]
     assert (added["key"], added["device"], added["rows"]) == ("gemm", "H100-SXM5-80GB", len(FEW))
-    assert added["how"] in ("scale", "process")
+    assert added["how"] in ("scale", "Gaussian process")
     assert added["error"] < 0.2 < added["error_before"]
     assert data["models"] == []
     words = ("predict", "gemm", *SHAPE, "--device", "H100-SXM5-80GB", "--models")

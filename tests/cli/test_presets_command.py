@@ -17,7 +17,7 @@ def test_every_preset_is_listed_with_its_source(ok):
     by_name = {each["name"]: each for each in json.loads(out)["presets"]}
     assert by_name["gpt2"]["parameters"] == 124_439_808  # OpenAI's 124M
     assert (by_name["gpt2"]["batch"], by_name["gpt2"]["seq"], by_name["resnet-50"]["seq"]) == (1, 256, None)
-    assert by_name["whisper-large-v3"]["modes"] == ["forward", "train"]
+    assert by_name["whisper-large-v3"]["steps"] == ["forward", "train"]
 
 
 def test_every_format_has_every_preset(run, tmp_path):

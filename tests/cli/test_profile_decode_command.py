@@ -106,10 +106,10 @@ def test_buckets_have_bounds(profile, tmp_path, draft):
     assert [each.batch for each in found.bounds.recorded] == [2]
     rows = {row.name: row for row in (*found.buckets.model, *found.buckets.engine)}
     for name in ("attn.compute", "mlp.gate_up_proj", "lm_head", "verify" if draft else "decode"):
-        bound = rows[name].bound_ms
+        bound = rows[name].op_bound_ms
         assert bound is not None
         assert 0 < bound < rows[name].exclusive_ms
-    assert "step bound" in out
+    assert "op bound of a step" in out
 
 
 def test_the_trace_has_steps_and_buckets_in_order(profile, tmp_path):

@@ -88,7 +88,7 @@ def test_the_model_of_an_engine_has_bounds(profile, tmp_path):
     found = read_summary(tmp_path / "out" / "r")
     (whole,) = found.bounds.steps
     assert (whole.batch, whole.kv_length, whole.steps) == (2, 9, 8)  # 8 to 11 tokens are in the cache: 9.5
-    assert all(row.bound_ms is not None for row in found.buckets.model)
+    assert all(row.op_bound_ms is not None for row in found.buckets.model)
     assert found.bounds.none_because["engine"].startswith("add_bounds() records the model alone")
 
 

@@ -40,19 +40,19 @@ NOTHING = [
 ]
 ANALYZE = [
     ("gpt3", "did you mean gpt2"),
-    ("gpt2 --mode fly", 'unknown mode "fly"'),
+    ("gpt2 --step fly", 'unknown step "fly"'),
     ("gpt2 --dtype fp3", 'unknown dtype "fp3"'),
     ("gpt2 --dtype int8", "int8"),
     ("gpt2 --device 'NVIDIA H300'", 'unknown device "NVIDIA H300"'),
     ("gpt2 --batch 0", "at least 1"),
     ("gpt2 --seq 5000", "1024 positions"),
     ("gpt2 --top 0", "at least 1 row"),
-    ("gpt2 --optimizer sgd", "optimizer sgd has no effect: mode forward has none; use mode train"),
+    ("gpt2 --optimizer sgd", "optimizer sgd has no effect: step forward has none; use step train"),
     ("gpt2 --json /no/such/folder/x.json", "no folder"),
     ("gpt2 --save /no/such/folder/x", "no folder"),
     ("gpt2 --markdown - --json -", "only one can have standard output"),
     ("gpt2 --inputs x", "--inputs x: only a function of your own, file.py:function, takes inputs"),
-    ("resnet-50 --mode decode", "no mode decode"),
+    ("resnet-50 --step decode", "no step decode"),
     ("resnet-50 --seq 12", "seq 12 has no effect: resnet-50 takes images"),
     ("mixtral-8x7b --dtype fp32", "needs dtype bfloat16 (--dtype bf16): torch has no other grouped matmul"),
     ("nowhere.py:make_step", "nowhere.py"),
@@ -64,7 +64,7 @@ ANALYZE = [
     (f"{RUN} --batch 4", "--batch"),
     *((f"{several} {H100} {option}", option.split()[0])
       for several in ("a.session", "a.session a.session")
-      for option in ("--measure", "--no-measure", "--small", "--dtype bf16", "--mode train")),
+      for option in ("--measure", "--no-measure", "--small", "--dtype bf16", "--step train")),
     ("a.session b.session --inputs x", "--inputs x: no effect, saved sessions cannot run again"),
     ("a.session --inputs x", "--inputs x: no effect on a.session: a saved session cannot run again"),
     ("a.json.gz --inputs x", "--inputs x: no effect on a.json.gz: a trace cannot run again"),
@@ -82,7 +82,7 @@ ANALYZE = [
     (f"rank0.session gpt2 {H100}", "gpt2 is no saved session and no trace: several targets are those of one run, one "
      "per rank"),
     (f"rank0.session a.session {H100}", "a.session has no rank: record it after torch.distributed.init_process_group"),
-    (f"{RANKS} --mode train", "--mode: saved sessions cannot run with other options"),
+    (f"{RANKS} --step train", "--step: saved sessions cannot run with other options"),
     (f"{RANKS} --save x", "--save: a file has one session, and each rank has its own: save them one by one"),
     (f"{RANKS} --measure", "--measure: no effect, saved sessions cannot run again"),
     ("empty", "empty has no traces (files *.json or *.json.gz"),

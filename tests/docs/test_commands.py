@@ -56,7 +56,7 @@ def test_targets_that_are_no_files_are_presets_or_workloads(path):
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("`rooflight analyze gpt2 --mode train --json=-`", []),
+        ("`rooflight analyze gpt2 --step train --json=-`", []),
         ("rooflight analyze gpt2 --sequence 8  # --what", ["analyze --sequence"]),
         ("rooflight devices show H100 \\\n  --jsn -", ["show --jsn"]),
         ("rooflight predict gemm --m 8", []),

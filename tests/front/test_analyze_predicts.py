@@ -139,7 +139,7 @@ def test_ranks_are_predicted_each(tmp_path: Path):
 @pytest.mark.parametrize("mode", ["forward", "train"])
 @pytest.mark.parametrize("name", ["gpt2", "resnet-50"])
 def test_a_whole_model_is_predicted_part_by_part(name: str, mode: str, predictor):
-    step = make_step(name, mode=mode, batch=1, seq=16 if name == "gpt2" else None, small=True)
+    step = make_step(name, step=mode, batch=1, seq=16 if name == "gpt2" else None, small=True)
     with rl.record(step.model, functions=True) as recording:
         step.run()
     for device in ("A100-SXM4-80GB", "H100-SXM5-80GB", get("MI300X")):
@@ -159,7 +159,7 @@ def test_a_whole_model_is_predicted_part_by_part(name: str, mode: str, predictor
 
 
 def test_predicted_and_measured_stand_side_by_side_on_this_machine():
-    step = make_step("gpt2", mode="forward", batch=1, seq=16, device="cpu", small=True)
+    step = make_step("gpt2", step="forward", batch=1, seq=16, device="cpu", small=True)
     step.run()
     with rl.record(step.model) as recording:
         step.run()

@@ -31,7 +31,7 @@ CLOSED_FORMS = {
 def ran(name: str, mode: str) -> tuple[torch.device, torch.Size, rl.Analysis]:
     """Where a step's result was, its shape, and what its analysis says."""
     seq = SEQ if name in DENSE else SHORT_SEQ
-    step = make_step(name, mode=mode, batch=BATCH, seq=None if PRESETS[name].kind == "image-classification" else seq)
+    step = make_step(name, step=mode, batch=BATCH, seq=None if PRESETS[name].kind == "image-classification" else seq)
     with rl.record(step.model) as recording:
         result = step.run()
     result = result if mode == "train" else result.logits

@@ -67,7 +67,7 @@ def check_order(analysis: Analysis) -> dict:
 @pytest.mark.parametrize("name", PRESETS)
 def test_all_views_of_a_preset_agree_to_the_last_unit(name, mode):
     step = make_step(
-        name, mode=mode, batch=1, seq=None if PRESETS[name].kind == "image-classification" else 16, small=True
+        name, step=mode, batch=1, seq=None if PRESETS[name].kind == "image-classification" else 16, small=True
     )
     step.run()
     with rl.record(step.model, functions=True) as recording:
@@ -117,7 +117,7 @@ def test_all_views_of_a_preset_agree_to_the_last_unit(name, mode):
 @pytest.mark.parametrize("name", ["gpt2", "resnet-50"])
 def test_a_module_is_the_sum_of_what_its_layers_and_functions_did(name):
     """Two keys at once: a module belongs to one class, and an op to one function."""
-    step = make_step(name, mode="train", batch=1, small=True)
+    step = make_step(name, step="train", batch=1, small=True)
     with rl.record(step.model, functions=True) as recording:
         step.run()
     analysis = rl.analyze(recording.session, DEVICE)
@@ -132,7 +132,7 @@ def test_a_module_is_the_sum_of_what_its_layers_and_functions_did(name):
 
 @pytest.mark.parametrize(("name", "mode"), [("gpt2", "train"), ("llama-3.1-8b", "forward")])
 def test_nothing_measured_beats_a_bound(name, mode):
-    step = make_step(name, mode=mode, batch=1, seq=32, device="cpu", small=True)
+    step = make_step(name, step=mode, batch=1, seq=32, device="cpu", small=True)
     step.run()
     with rl.record(step.model) as recording:
         step.run()

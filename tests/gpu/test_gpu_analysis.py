@@ -24,7 +24,7 @@ def gpt2():
     from rooflight.workloads.targets import open_target
 
     def make(device: str):
-        return open_target("gpt2", mode="train", batch=1, seq=256, dtype="bfloat16", device=device)
+        return open_target("gpt2", step="train", batch=1, seq=256, dtype="bfloat16", device=device)
 
     yield make
     gc.collect()

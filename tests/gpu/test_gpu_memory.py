@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.mark.parametrize("target", ["gpt2"])
 def test_the_peak_of_a_training_step_is_the_allocators(target: str) -> None:
-    step = make_step(target, mode="train", device="cuda", batch=2, seq=256)
+    step = make_step(target, step="train", device="cuda", batch=2, seq=256)
     for _ in range(2):
         step.run()
     torch.cuda.synchronize()

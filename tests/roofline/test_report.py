@@ -76,7 +76,7 @@ def test_the_console_shows_markup_in_names_as_it_is():
 def test_a_measured_step_says_how_far_it_is_from_light():
     text = conclusion(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3]))
     assert "2.50 ms" in text
-    assert "2.2 times the 1.11 ms that its ops need at the speed of light" in text  # 2.5 / 1.1113
+    assert "2.2 times the op bound of 1.11 ms" in text  # 2.5 / 1.1113
     assert "inside the ops" in text  # 0.89 ms in ops against 0.5 ms outside
     idle = conclusion(analysis_of(MM, times=[[1.2e-3]], walls=[10e-3]))
     assert "overhead" in idle

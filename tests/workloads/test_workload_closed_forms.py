@@ -10,7 +10,7 @@ DENSE = ["gpt2", "llama-3.1-8b", "qwen3-8b", "gpt-neox-20b"]
 
 def counted(name, mode, batch, seq):
     """What torch's counter sees on a CPU: every matmul but attention's, which it has no formula for there."""
-    step = make_step(name, mode=mode, batch=batch, seq=seq, device="cpu", small=True)
+    step = make_step(name, step=mode, batch=batch, seq=seq, device="cpu", small=True)
     with FlopCounterMode(display=False) as counter:
         step.run()
     return counter.get_total_flops()

@@ -128,7 +128,7 @@ def test_a_file_with_one_of_the_names_or_none_is_no_problem_and_unknown_devices_
     assert refused(problem(GOOD), "quantum") == 'unknown device "quantum": use meta, cpu or cuda'
 
 
-@pytest.mark.parametrize(("name", "args"), [("ModelNew", ()), ("Net", ("--mode", "train"))])
+@pytest.mark.parametrize(("name", "args"), [("ModelNew", ()), ("Net", ("--step", "train"))])
 def test_the_command_asks_for_a_model_of_another_name(problem, run, name, args):
     code, out, err = run("analyze", str(edited(problem, "class Model", f"class {name}")), "--device", "B200-SXM", *args)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -229,21 +229,21 @@ def test_a_path_without_a_function_is_a_problem_where_it_has_the_three_names(pro
 
 def test_options_that_have_no_effect_on_a_problem_are_refused(problem):
     path = str(problem(GOOD))
-    assert open_target(path, mode="forward", device="cpu").device == "cpu"
+    assert open_target(path, step="forward", device="cpu").device == "cpu"
     for option, value in {"batch": 2, "seq": 3, "dtype": "bfloat16"}.items():
         with pytest.raises(TargetError, match=f"--{option}: no effect on .*problem.py: set it inside the file"):
             open_target(path, **{option: value})
     with pytest.raises(TargetError, match="--small: no effect"):
         open_target(path, small=True)
-    with pytest.raises(TargetError, match=r"--mode decode: problem.py has no such step: use forward or train"):
-        open_target(path, mode="decode")
-    with pytest.raises(TargetError, match="--optimizer: only a step with --mode train has one"):
+    with pytest.raises(TargetError, match=r"--step decode: problem.py has no such step: use forward or train"):
+        open_target(path, step="decode")
+    with pytest.raises(TargetError, match="--optimizer: only a step with --step train has one"):
         open_target(path, optimizer="sgd")
 
 
 def test_a_training_step_goes_back_to_weights_and_floating_inputs(problem):
-    step = load_problem(problem(GOOD), mode="train")
-    assert (step.description, step.mode) == ("problem.py: training step, float32", "train")
+    step = load_problem(problem(GOOD), step="train")
+    assert (step.description, step.name) == ("problem.py: training step, float32", "train")
     with rl.record(step.model) as recording:
         step.run()
     # forward [5, 4] @ [4, 3], gradients of weight [3, 5] @ [5, 4] and input [5, 3] @ [3, 4]: each 2 * 5 * 4 * 3
@@ -252,7 +252,7 @@ def test_a_training_step_goes_back_to_weights_and_floating_inputs(problem):
 
 
 def test_a_training_step_leaves_no_gradients_and_updates_weights_where_an_optimizer_is_named(problem):
-    plain, updating = (load_problem(problem(GOOD), "cpu", mode="train", optimizer=name) for name in (None, "sgd"))
+    plain, updating = (load_problem(problem(GOOD), "cpu", step="train", optimizer=name) for name in (None, "sgd"))
     before = plain.model.layer.weight.clone()
     for step in (plain, updating):
         step.run()
@@ -273,9 +273,9 @@ def test_a_program_without_floating_inputs_or_weights_has_no_training_step(probl
         get_init_inputs = lambda: []
     """)
     with pytest.raises(TargetError, match=r"--optimizer sgd: the model of problem\.py has no weights"):
-        load_problem(path, "cpu", mode="train", optimizer="sgd")
+        load_problem(path, "cpu", step="train", optimizer="sgd")
     with pytest.raises(TargetError, match=r"no output of problem\.py depends on floating inputs or weights"):
-        load_problem(path, "cpu", mode="train").run()
+        load_problem(path, "cpu", step="train").run()
 
 
 def test_a_problem_is_measured_saved_and_analysed_again(problem, run, tmp_path, monkeypatch):

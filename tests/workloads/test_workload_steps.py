@@ -11,7 +11,7 @@ from rooflight.workloads.steps import make_step
 
 BATCH, SEQ = 2, 16
 
-PRESETS_AND_MODES = [(name, mode) for name, known in PRESETS.items() for mode in KINDS[known.kind].modes]
+PRESETS_AND_MODES = [(name, mode) for name, known in PRESETS.items() for mode in KINDS[known.kind].steps]
 
 # Presets that differ only in size run the same code.
 ALIKE = {"gpt2-xl", "llama-3.1-70b", "llama-3.1-405b", "llama-tiny-draft", "mamba-130m"}
@@ -22,7 +22,7 @@ CAUSAL = ["gpt2", "llama-3.1-8b", "qwen3-8b", "qwen3-30b-a3b", "mixtral-8x7b", "
 
 def small_step(name, mode, **options):
     seq = None if PRESETS[name].kind == "image-classification" else SEQ
-    return make_step(name, **{"mode": mode, "batch": BATCH, "seq": seq, "device": "cpu", "small": True, **options})
+    return make_step(name, **{"step": mode, "batch": BATCH, "seq": seq, "device": "cpu", "small": True, **options})
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -108,7 +108,7 @@ def test_decode_never_grows_caches_that_are_no_plain_ones(model_type):
     }  # fmt: skip
     config = AutoConfig.for_model(model_type, **sizes, **more[model_type], pad_token_id=0, bos_token_id=1,
                                   eos_token_id=2)  # fmt: skip
-    step = make_step(config, mode="decode", batch=1, seq=SEQ, device="cpu")
+    step = make_step(config, step="decode", batch=1, seq=SEQ, device="cpu")
     keys = []
     for _ in range(3):
         with AttentionSpy() as spy:
@@ -120,7 +120,7 @@ def test_decode_never_grows_caches_that_are_no_plain_ones(model_type):
 def test_step_describes_itself_and_its_tokens():
     step = make_step("gpt2", device="meta")
     assert step.description == "gpt2: training step, batch 1, sequence 256, bfloat16, AdamW (foreach)"
-    assert (step.mode, step.batch, step.seq, step.tokens) == ("train", 1, 256, 256)
+    assert (step.name, step.batch, step.seq, step.tokens) == ("train", 1, 256, 256)
     assert (step.dtype, step.device, step.notes) == ("bfloat16", "meta", ())
     assert make_step("gpt2", device="cpu", small=True).dtype == "float32"
     assert small_step("llama-3.1-8b", "decode").tokens == BATCH
@@ -130,27 +130,27 @@ def test_step_describes_itself_and_its_tokens():
 
 
 COUNTED = "Rooflight counts up to 10,000,000,000 in a step"
-RESNET = r"resnet-50 \(ResNetForImageClassification, image-classification\) has no mode decode: use forward"
-BERT = r"bert-large \(BertForMaskedLM, masked-lm\) has no mode prefill: use forward or train"
+RESNET = r"resnet-50 \(ResNetForImageClassification, image-classification\) has no step decode: use forward"
+BERT = r"bert-large \(BertForMaskedLM, masked-lm\) has no step prefill: use forward or train"
 
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
         ("gpt2", {"seq": 1025}, r"seq 1025 is too long for gpt2: it has 1024 positions"),
-        ("gpt2", {"seq": 1024, "mode": "decode"}, r"seq 1024 and the new token is too long for gpt2: it has 1024"),
+        ("gpt2", {"seq": 1024, "step": "decode"}, r"seq 1024 and the new token is too long for gpt2: it has 1024"),
         ("whisper-large-v3", {"seq": 1000}, "seq 1000 is too long for whisper-large-v3: it has 448 positions"),
         ("resnet-50", {"seq": 99}, "seq 99 has no effect: resnet-50 takes images"),
-        ("gpt2", {"mode": "forward", "optimizer": "sgd"}, "optimizer sgd has no effect: mode forward has none"),
+        ("gpt2", {"step": "forward", "optimizer": "sgd"}, "optimizer sgd has no effect: step forward has none"),
         ("gpt2", {"batch": 10**22}, f"batch is {10**22}: {COUNTED}"),
         ("gpt2", {"seq": 10**22}, f"seq is {10**22}: {COUNTED}"),
         ("gpt2", {"batch": 10**9, "seq": 100}, rf"batch 1000000000 and seq 100 make 1e\+11 tokens: {COUNTED}"),
         ("gpt2", {"seq": 0}, "seq is 0: it must be at least 1"),
         ("gpt2", {"batch": 0}, "batch is 0: it must be at least 1"),
-        ("gpt2", {"mode": "dance"}, 'unknown mode "dance": use one of forward, train, prefill, decode'),
+        ("gpt2", {"step": "dance"}, 'unknown step "dance": use one of forward, train, prefill, decode'),
         ("gpt2", {"optimizer": "lion"}, 'unknown optimizer "lion": use one of adamw, adamw-fused, sgd, none'),
-        ("resnet-50", {"mode": "decode"}, RESNET),
-        ("bert-large", {"mode": "prefill"}, BERT),
+        ("resnet-50", {"step": "decode"}, RESNET),
+        ("bert-large", {"step": "prefill"}, BERT),
         ("bert-large", {"seq": 513}, "it has 512 positions"),
         ("gpt3", {}, 'unknown preset "gpt3": did you mean gpt2'),
         (preset("gpt2").config, {"small": True}, "small is for presets"),
@@ -166,7 +166,7 @@ def test_a_default_gives_way_to_a_short_model():
     config = preset("gpt2").small()
     config.n_positions = 100
     assert make_step(config).seq == 100
-    assert make_step(config, mode="decode").seq == 99
+    assert make_step(config, step="decode").seq == 99
     with pytest.raises(TargetError, match="it has 100 positions"):
         make_step(config, seq=101)
 

@@ -41,7 +41,7 @@ def test_finds_presets_configs_and_functions(tmp_path, config_file):
 
 
 def test_presets_and_configs_open_with_options(config_file):
-    step = open_target("gpt2", mode="forward", batch=3, seq=5, dtype="fp16", device="meta")
+    step = open_target("gpt2", step="forward", batch=3, seq=5, dtype="fp16", device="meta")
     assert step.description == "gpt2: forward pass, batch 3, sequence 5, float16"
     step = open_target(config_file(TINY_LLAMA), seq=8, device="cpu", optimizer="sgd")
     assert step.run().isfinite()
@@ -50,7 +50,7 @@ def test_presets_and_configs_open_with_options(config_file):
 
 def test_quantized_checkpoint_is_built_in_the_dtype_asked_for(config_file):
     path = config_file({**TINY_LLAMA, "quantization_config": {"quant_method": "fp8"}})
-    assert open_target(path, mode="forward", seq=8).run().logits.shape == (1, 8, 64)
+    assert open_target(path, step="forward", seq=8).run().logits.shape == (1, 8, 64)
 
 
 MISTAKES = {  # what stands in a config.json, and what is said of it

@@ -36,7 +36,7 @@ def test_callable_and_model(script):
     """)
     step = open_target(target)
     assert step.run().shape == (1, 3)
-    assert (step.description, step.dtype, step.device, step.mode) == ("train.py:make_step", "float32", "cpu", None)
+    assert (step.description, step.dtype, step.device, step.name) == ("train.py:make_step", "float32", "cpu", None)
 
 
 DATACLASS = """

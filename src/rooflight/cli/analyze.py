@@ -82,12 +82,12 @@ def analyze(
 
     \b
       rooflight analyze gpt2
-      rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --mode train
+      rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --step train
       rooflight analyze path/to/train.py:make_step --save run.session
       rooflight analyze path/to/problem.py --device B200-SXM
       rooflight analyze run.session --device B200-SXM --json -
-      rooflight analyze gpt2 --mode train --device A100-SXM4-80GB --predict
-      rooflight analyze gpt2 --mode decode --device H100-SXM5-80GB --host 6e-6
+      rooflight analyze gpt2 --step train --device A100-SXM4-80GB --predict
+      rooflight analyze gpt2 --step decode --device H100-SXM5-80GB --host 6e-6
       rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
       rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session

@@ -16,10 +16,9 @@ class Options:
     """What a preset, config or problem takes; None leaves it to its default."""
 
     panel: ClassVar = "Step"
-    mode: Annotated[
-        str | None,
-        Option("Step of a model: forward, train, prefill, decode. [default: forward]", "MODE", flags=("--step",)),
-    ] = None
+    step: Annotated[str | None, Option("Of a model: forward, train, prefill or decode. [default: forward]", "STEP")] = (
+        None
+    )
     batch: Annotated[int | None, Option("Of a model: sequences or images per step.", "N")] = None
     seq: Annotated[int | None, Option("Of a model: tokens per sequence.", "N")] = None
     dtype: str | None = None

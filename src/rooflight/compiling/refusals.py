@@ -19,8 +19,6 @@ AOT_INDUCTOR: Final = "aot-inductor"
 MODES: Final = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs", AOT_INDUCTOR)
 """Modes of torch.compile, and packages of AOTInductor."""
 NO_COMPILER: Final = "no C++ compiler works: install g++ or clang++, or set the environment variable CXX to one"
-_OPTIONS: Final = {"mode": "--step"}
-"""Fields of ``Options`` whose option of the command line has another name."""
 
 
 def check_how(modes: Sequence[str], known: Sequence[str], *, threads: int | None, limit_s: float) -> None:
@@ -50,7 +48,7 @@ def checked_target(target: str, options: Options, *, inputs: str | None, workloa
             raise
     if inputs is not None and not isinstance(found, UserFunction):
         raise TargetError(no_inputs(inputs))
-    given = ", ".join(_OPTIONS.get(name, f"--{name}") for name, value in asdict(options).items() if value)
+    given = ", ".join(f"--{name}" for name, value in asdict(options).items() if value)
     if given and found is None:
         raise ValueError(f"{given}: no effect on the workload {target}: leave it out, or name a preset")
     if given and isinstance(found, UserFunction):

@@ -32,7 +32,7 @@ class RunOptions(Refusable):
     """How a preset or config is to run; None leaves the choice to its defaults."""
 
     panel: ClassVar = "Step"
-    mode: Annotated[str | None, Option("forward, train, prefill or decode. [default: forward]", "MODE")] = None
+    step: Annotated[str | None, Option("forward, train, prefill or decode. [default: forward]", "STEP")] = None
     batch: Annotated[int | None, Option("Sequences or images per step. [default: the preset's]", "N")] = None
     seq: Annotated[int | None, Option("Tokens per sequence. [default: the preset's]", "N")] = None
     dtype: Annotated[

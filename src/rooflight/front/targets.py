@@ -177,7 +177,7 @@ def _on_cpu(on_meta: Step, why: str, target: str, options: RunOptions) -> Step:
 
     assert on_meta.model is not None
     weights = sum(each.numel() * each.element_size() for each in on_meta.model.parameters())
-    needed = weights * (4 if on_meta.mode == "train" else 1)  # gradients, and two moments of Adam
+    needed = weights * (4 if on_meta.name == "train" else 1)  # gradients, and two moments of Adam
     capacity = free_memory_bytes("cpu")
     if capacity is not None and needed * ROOM > capacity:
         raise ValueError(
@@ -198,7 +198,7 @@ def _open(target: str, options: RunOptions, place: str) -> Step:
     from rooflight.workloads.targets import open_target
 
     with noting_constants():
-        return open_target(target, mode=options.mode or "forward", batch=options.batch, seq=options.seq,
+        return open_target(target, step=options.step or "forward", batch=options.batch, seq=options.seq,
                            dtype=options.dtype, device=place, optimizer=options.optimizer,
                            small=options.small)  # fmt: skip
 

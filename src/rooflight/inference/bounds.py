@@ -50,7 +50,7 @@ _ON_THE_HOST: Final = (
     "are not compared with bounds"
 )
 _NO_DECODE_STEP: Final = "only decode steps are bounded: what a prefill does depends on the lengths of its prompts"
-_FIGURES: Final = ("program_bound", "fused_bound", "op_bound", "bound")
+_FIGURES: Final = ("program_bound", "fused_bound", "op_bound")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class RecordedStep:
             self,
             ops=analysis.totals.calls,
             ops_without_cost=sum(op.calls for op in analysis.coverage.uncosted),
-            bound_ms=analysis.totals.op_bound_s * 1e3,
+            op_bound_ms=analysis.totals.op_bound_s * 1e3,
         )
 
 
@@ -234,8 +234,8 @@ def _mean(wholes: Sequence[WholeStep], decode_steps: int) -> WholeStep | None:
         kv_bin=None,
         kv_length=None,
         steps=steps,
-        limiter=_most((each.limiter, each.steps * each.bound_ms) for each in wholes),
-        efficiency=means["bound_ms"] / means["mean_ms"] if compared and means["mean_ms"] else None,
+        limiter=_most((each.limiter, each.steps * each.op_bound_ms) for each in wholes),
+        efficiency=means["op_bound_ms"] / means["mean_ms"] if compared and means["mean_ms"] else None,
         **means,
     )
 
@@ -258,19 +258,19 @@ def _bucket_bounds(times: TimeByPlace) -> Iterable[BucketBound]:
         if place.group is not None:
             yield BucketBound(
                 name=place.name,
-                bound_ms=place.group.bound_s * 1e3,
+                op_bound_ms=place.group.bound_s * 1e3,
                 limiter=place.group.limiter,
                 efficiency=place.efficiency if place.group.bound_s else None,  # what does no work has none
             )
 
 
 def _step_bound(bounds: Sequence[BucketBound], whole_s: float | None, kv_length: float | None) -> StepBound:
-    bound_ms = sum(each.bound_ms for each in bounds)
+    op_bound_ms = sum(each.op_bound_ms for each in bounds)
     return StepBound(
         kv_length=kv_length,
-        bound_ms=bound_ms,
-        limiter=_most((each.limiter, each.bound_ms) for each in bounds),
-        efficiency=bound_ms / 1e3 / whole_s if whole_s else None,
+        op_bound_ms=op_bound_ms,
+        limiter=_most((each.limiter, each.op_bound_ms) for each in bounds),
+        efficiency=op_bound_ms / 1e3 / whole_s if whole_s else None,
     )
 
 
@@ -278,15 +278,15 @@ def _means(splits: Sequence[BucketSplit]) -> dict[str, tuple[float, str]]:
     parts: dict[str, list[tuple[str, float]]] = {}
     for split in splits:
         for each in split.bounds:
-            parts.setdefault(each.name, []).append((each.limiter, split.steps * each.bound_ms))
+            parts.setdefault(each.name, []).append((each.limiter, split.steps * each.op_bound_ms))
     steps = sum(split.steps for split in splits)
     return {name: (sum(ms for _, ms in mine) / steps, _most(mine)) for name, mine in parts.items()}
 
 
 def _with_bound(row: BucketTime, means: Mapping[str, tuple[float, str]], *, compared: bool) -> BucketTime:
-    bound_ms, limiter = means.get(row.name, (0.0, Limiter.NOTHING.value))
-    efficiency = bound_ms / row.exclusive_ms if compared and bound_ms and row.exclusive_ms else None
-    return msgspec.structs.replace(row, bound_ms=bound_ms, limiter=limiter, efficiency=efficiency)
+    op_bound_ms, limiter = means.get(row.name, (0.0, Limiter.NOTHING.value))
+    efficiency = op_bound_ms / row.exclusive_ms if compared and op_bound_ms and row.exclusive_ms else None
+    return msgspec.structs.replace(row, op_bound_ms=op_bound_ms, limiter=limiter, efficiency=efficiency)
 
 
 def _most(parts: Iterable[tuple[str, float]]) -> str:

@@ -121,8 +121,9 @@ def _bound_facts(bounds: BoundsData) -> Facts:
     roofs = (bounds.roofs or "").replace(f" on {bounds.device}", "")  # a calibration names its device itself
     yield "bounds", f"{bounds.device} ({roofs}), {count_of(len(bounds.recorded), 'step')} recorded"
     if bounds.step is not None:
-        share = "" if bounds.step.efficiency is None else f", {percent(bounds.step.efficiency)} of the speed of light"
-        yield "step bound", f"{_ms(bounds.step.bound_ms)} ({bounds.step.limiter}){share}"
+        efficiency = bounds.step.efficiency
+        share = "" if efficiency is None else f", {percent(efficiency)} efficiency (op bound / mean step)"
+        yield "op bound of a step", f"{_ms(bounds.step.op_bound_ms)} ({bounds.step.limiter}){share}"
 
 
 def _memory_facts(summary: SummaryDocument) -> Facts:

@@ -20,12 +20,12 @@ PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and
 
 
 class BucketBound(Fields, frozen=True, kw_only=True):
-    """A bucket, ms per step, by its own ops alone: ``bound_ms`` is their op bound, ``limiter`` what limits most of it,
-    ``efficiency`` bound / exclusive time: 1 is the speed of light. More than 1 is a contradiction, or a cache's doing.
+    """A bucket, ms per step, by its own ops alone: ``limiter`` is what limits most of their op bound, ``efficiency`` op
+    bound / exclusive time. More than 1 is a contradiction, or a cache's doing.
     """
 
     name: str
-    bound_ms: float
+    op_bound_ms: float
     limiter: str
     efficiency: float | None
 
@@ -36,7 +36,7 @@ class StepBound(Fields, frozen=True, kw_only=True):
     """
 
     kv_length: float | None
-    bound_ms: float
+    op_bound_ms: float
     limiter: str
     efficiency: float | None
 
@@ -47,8 +47,8 @@ class WholeStep(Fields, frozen=True, kw_only=True):
 
     ``program_bound_ms`` ≤ ``fused_bound_ms`` ≤ ``op_bound_ms`` are those of ``rooflight analyze``.
     ``compulsory_bytes`` are weights and KV cache read once, results written once. ``compulsory_bound_ms`` is the
-    program bound, of which older files have less; ``bound_ms`` is the op bound, ``limiter`` what limits most of it,
-    ``efficiency`` bound / mean: 1 is the speed of light. It is null where the times are not those of the bounds'
+    program bound, of which older files have less; ``limiter`` is what limits most of the op bound,
+    ``efficiency`` op bound / mean. It is null where the times are not those of the bounds'
     device.
     """
 
@@ -62,7 +62,6 @@ class WholeStep(Fields, frozen=True, kw_only=True):
     op_bound_ms: float
     compulsory_bound_ms: float
     compulsory_bytes: float
-    bound_ms: float
     limiter: str
     efficiency: float | None
 
@@ -78,7 +77,7 @@ class RecordedStepData(Fields, frozen=True, kw_only=True):
     whole: bool
     ops: int
     ops_without_cost: int
-    bound_ms: float
+    op_bound_ms: float
     kv_cache_bytes: int | None
 
 

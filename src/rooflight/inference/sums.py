@@ -35,8 +35,8 @@ OTHERS: Final = "others"
 
 class BucketTime(Fields, frozen=True, kw_only=True):
     """A bucket, ms per step: ``exclusive_ms`` without buckets inside it, ``inclusive_ms`` with them. Shares of a
-    domain's rows, that of the unattributed time among them, sum to 1. ``bound_ms``, ``limiter`` and ``efficiency`` are
-    those of ``BucketBound``, null in runs, and where steps of a batch and KV bin have none (``BoundsData``).
+    domain's rows, that of the unattributed time among them, sum to 1. ``op_bound_ms``, ``limiter`` and ``efficiency``
+    are those of ``BucketBound``, null in runs, and where steps of a batch and KV bin have none (``BoundsData``).
     """
 
     name: str
@@ -44,7 +44,7 @@ class BucketTime(Fields, frozen=True, kw_only=True):
     inclusive_ms: float
     share: float | None
     calls_per_step: float | None
-    bound_ms: float | None = None
+    op_bound_ms: float | None = None
     limiter: str | None = None
     efficiency: float | None = None
 

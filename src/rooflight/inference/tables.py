@@ -91,9 +91,9 @@ def _inside(graph: GraphKind) -> str:
 
 def _buckets(summary: SummaryDocument) -> Iterable[Table]:
     bound: tuple[_Column, ...] = (
-        ("estimated", "s", lambda row: _s(row.bound_ms)),
+        ("op bound", "s", lambda row: _s(row.op_bound_ms)),
         ("efficiency", "%", lambda row: row.efficiency),
-        ("bound", "", lambda row: row.limiter),
+        ("limiter", "", lambda row: row.limiter),
     )
     for domain, rows in (("model", summary.buckets.model), ("engine", summary.buckets.engine)):
         if rows:
@@ -106,7 +106,7 @@ def _buckets(summary: SummaryDocument) -> Iterable[Table]:
                 ("share", "%", lambda row: row.share),
                 ("inclusive", "s", lambda row: _s(row.inclusive_ms)),
                 ("calls per step", "", lambda row: row.calls_per_step),
-                *(bound if any(row.bound_ms is not None for row in rows) else ()),
+                *(bound if any(row.op_bound_ms is not None for row in rows) else ()),
                 note="Each bucket without those inside it, so that shares sum to 100 %; inclusive has them too. "
                 f"{UNATTRIBUTED} is the time in which no bucket of this domain was open.",
             )
@@ -233,16 +233,14 @@ def _step_bounds(bounds: BoundsData) -> Table:
         ("recorded at", "", lambda step: step.kv_length),
         ("steps", "", lambda step: step.steps),
         ("avg", "s", lambda step: _s(step.mean_ms)),
-        ("estimated", "s", lambda step: _s(step.bound_ms)),
+        ("op bound", "s", lambda step: _s(step.op_bound_ms)),
         ("efficiency", "%", lambda step: step.efficiency),
-        ("bound", "", lambda step: step.limiter),
-        ("program", "s", lambda step: _s(step.program_bound_ms)),
-        ("fused", "s", lambda step: _s(step.fused_bound_ms)),
-        ("op", "s", lambda step: _s(step.op_bound_ms)),
+        ("limiter", "", lambda step: step.limiter),
+        ("program bound", "s", lambda step: _s(step.program_bound_ms)),
+        ("fused bound", "s", lambda step: _s(step.fused_bound_ms)),
         ("compulsory bytes", "B", lambda step: step.compulsory_bytes),
-        optional=("compulsory bytes", "fused", "program", "recorded at", "op"),
-        note="Program, fused and op bound are those of a whole step; estimated is its op bound. Compulsory bytes are "
-        "weights and KV cache read once, and results written once.",
+        optional=("compulsory bytes", "fused bound", "program bound", "recorded at"),
+        note="Efficiency: op bound / avg. Compulsory bytes: weights and KV cache read once, results written once.",
     )
 
 
@@ -262,11 +260,11 @@ def _bucket_bounds(splits: Iterable[BucketSplit]) -> Table:
         ("recorded at", "", lambda row: row[1].kv_length),
         ("bucket", "", lambda row: row[2]),
         ("avg", "s", lambda row: _s(row[3])),
-        ("estimated", "s", lambda row: _s(row[4].bound_ms)),
+        ("op bound", "s", lambda row: _s(row[4].op_bound_ms)),
         ("efficiency", "%", lambda row: row[4].efficiency),
-        ("bound", "", lambda row: row[4].limiter),
-        note="Estimated is the op bound of the bucket's own ops in a step recorded at that KV length; the bounds of "
-        "all buckets sum to that of the whole step.",
+        ("limiter", "", lambda row: row[4].limiter),
+        note="Op bound: of the bucket's own ops in a step recorded at that KV length; those of all buckets sum to the "
+        "whole step's. Efficiency: op bound / avg.",
     )
 
 

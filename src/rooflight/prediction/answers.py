@@ -45,7 +45,7 @@ from rooflight.prediction.work.floors import (
 from rooflight.records.estimate import Source
 
 TYPICAL_SLOWDOWN: Final = log(2.0)
-"""log(time / bound) of work that no model knows: half the speed of light, as roofline studies commonly find."""
+"""log(time / bound) of work that no model knows: twice its bound, as roofline studies commonly find."""
 TYPICAL_SPREAD: Final = log(4.0)
 _FEW_DEVICES: Final = 3
 _FAR: Final = 0.02

@@ -49,8 +49,8 @@ class Predictor(Answers):
     """Models by kind of work. ``Predictor()`` has those that come with Rooflight, ``Predictor.load(folder)`` those that
     ``save`` wrote, each read when it is first needed; ``Predictor.of(models)`` has these, ``Predictor.empty()`` none.
 
-    Predictions never beat the bound, nor on a GPU its shortest kernel for each op. Work of an unknown kind takes the
-    bound at half the speed of light, within a factor of four, and its source is ``typical``.
+    Predictions never beat the bound, nor on a GPU its shortest kernel for each op. Work of an unknown kind takes
+    twice the bound, within a factor of four, and its source is ``typical``.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Predictor(Answers):
 
     @classmethod
     def empty(cls) -> Predictor:
-        """No models: all work takes the bound at half the speed of light."""
+        """No models: all work takes twice its bound."""
         return cls.of(())
 
     @property

@@ -47,15 +47,13 @@ class PredictionDocument(Document, frozen=True, kw_only=True, tag="rooflight.pre
 def report_of(
     operator: str, shape: Mapping[str, int], dtype: str, device: DeviceSpec, estimates: Mapping[str, Estimate]
 ) -> Report:
-    """Time, interval, bound and efficiency by direction, and what the estimate rests on."""
+    """Time, interval, bound and efficiency by direction, and what the prediction rests on."""
     sizes = " ".join(f"{name}={value}" for name, value in shape.items())
     notes = []
     if any(estimate.source is Source.TYPICAL for estimate in estimates.values()):
-        notes.append(
-            "No model learned this kind of work: the estimate is half the speed of light, within a factor of 4."
-        )
+        notes.append("No model learned this kind of work: the prediction is twice the bound, within a factor of 4.")
     elif any(estimate.source is Source.SIMILAR for estimate in estimates.values()):
-        notes.append("This kind of work was not measured: the estimate is that of other work of this size.")
+        notes.append("This kind of work was not measured: the prediction is that of other work of this size.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
     supposed, device = device.what_if_precision, in_effect(operator, shape, dtype, device)
@@ -88,10 +86,10 @@ def report_of(
                 ("time", "s", lambda each: each[1].time_s),
                 ("from", "s", lambda each: each[1].low_s),
                 ("to", "s", lambda each: each[1].high_s),
-                ("bound", "s", lambda each: each[1].bound_s),
+                ("op bound", "s", lambda each: each[1].bound_s),
                 ("efficiency", "%", lambda each: each[1].bound_s / each[1].time_s),
                 ("source", "", lambda each: each[1].source.value + ", extrapolated" * each[1].extrapolated),
-                note="90 % of such times lie between from and to.",
+                note="90 % of such times lie between from and to. Efficiency: op bound / time.",
             ),
         ),
         notes=tuple(notes),

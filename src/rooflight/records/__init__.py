@@ -1,1 +1,1 @@
-"""Data types shared by all packages: what was observed, estimated and reported. Imports no other package."""
+"""Data types shared by all packages: what was observed, predicted and reported. Imports no other package."""

@@ -33,8 +33,8 @@ def shared(cls: type[Fields], value: Fields) -> dict[str, Any]:
 class GroupFigures(PredictedFields, frozen=True, kw_only=True):
     """The ops that share a phase, module, class of module or name. A list of groups sums to the totals.
 
-    ``measured_s`` sums the ops for which a time was found; ``efficiency`` is bound / measured of the same ops: 1 is the
-    speed of light, None where none has a bound. ``arithmetic_intensity`` is matrix and vector FLOPs over bytes moved,
+    ``measured_s`` sums the ops for which a time was found; ``efficiency`` is op bound / measured of the same ops,
+    None where none has a bound. ``arithmetic_intensity`` is matrix and vector FLOPs over bytes moved,
     None where none are. ``measured_there_s``: the time on another device, see ``Analysis``.
     """
 

@@ -77,7 +77,7 @@ class CollectiveFigures(Fields, frozen=True, kw_only=True):
     ``measured_s`` sums the ``timed_calls`` and ends with the data, the wait for slower ranks included; of it,
     ``exposed_s`` passed while no computing op of this rank ran, ``overlapped_s`` is the rest. Of the timed calls:
     ``algorithm_bytes_per_s`` is S / t, ``bus_bytes_per_s`` that × bus factor, what to hold against the speed of a link,
-    ``efficiency`` bound / measured, None where the link's speed is unknown.
+    ``efficiency`` network bound / measured, None where the link's speed is unknown.
     """
 
     kind: CollectiveKind
@@ -292,7 +292,7 @@ def collectives_table(communication: Communication, top: int) -> Table:
         ("calls", "", lambda each: each.calls),
         ("payload", "B", lambda each: each.payload_bytes),
         ("sent", "B", lambda each: each.bytes_sent),
-        ("bound", "s", lambda each: each.bound_s),
+        ("network bound", "s", lambda each: each.bound_s),
         *(times if measured else algorithms),
         top=top,
         optional=("calls", "overlapped", "alg bw") if measured else ("calls",),

@@ -51,7 +51,7 @@ class Predicted:
 
     @property
     def efficiency(self) -> float | None:
-        """bound / predicted: 1 is the speed of light. None for what takes no time."""
+        """op bound / predicted: 1 is as fast as the bound. None for what takes no time."""
         return self.bound_s / self.time_s if self.time_s else None
 
     @property

@@ -20,10 +20,10 @@ SEE: Final = "a higher top shows them"
 
 _REST: Final = 1e-6  # of the whole: less is what adding up floats leaves
 _TIMES: Final = (
-    ("estimated", "s", lambda place: place.op_bound_s),
+    ("op bound", "s", lambda place: place.op_bound_s),
     ("measured", "s", lambda place: place.measured_s),
     ("efficiency", "%", lambda place: place.efficiency),
-    ("bound", "", lambda place: place.limiter),
+    ("limiter", "", lambda place: place.limiter),
 )
 
 
@@ -111,7 +111,7 @@ class WholeTime:
 
     @property
     def efficiency(self) -> float | None:
-        """bound / measured: 1 is the speed of light. None where nothing was measured or is to be done."""
+        """op bound / measured: 1 is as fast as the bound. None where nothing was measured or is to be done."""
         return self.bound_s / self.measured_s if self.measured_s and self.bound_s else None
 
 
@@ -167,7 +167,7 @@ def _beside(groups: Iterable[Group], seconds: Mapping[str, float]) -> Iterable[_
 
 
 def places_table(times: TimeByPlace, *, title: str, top: int) -> Table:
-    """One row a place: work, bound ("estimated"), time, efficiency, limiter ("bound") and share of the whole."""
+    """One row a place: work, op bound, time, efficiency, limiter and share of the whole."""
     return table(
         f"by_{times.key}",
         title,
@@ -195,7 +195,7 @@ def modules_table(times: TimeByPlace, classes: Mapping[str, str], *, title: str,
         *_TIMES,
         top=top,
         see=SEE,
-        note="Estimated is the op bound. Each module's own code; what it calls has rows of its own.",
+        note="Efficiency: op bound / measured. Each module's own code; what it calls has rows of its own.",
     )
 
 

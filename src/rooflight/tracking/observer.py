@@ -97,7 +97,7 @@ class StepObserver:
         self._done = 0
         self._begun_s = 0.0
         self._started_s = 0.0
-        self._recording_s = 0.0  # what recordings are estimated to have cost
+        self._recording_s = 0.0  # what recordings are predicted to have cost
         self._typical_s = 0.0
 
     @property

@@ -88,7 +88,7 @@ def held_cache(
     argument = "cache_params" if "cache_params" in output else "past_key_values"
     cache = output.get(argument)
     if not hasattr(cache, "layers"):
-        raise TargetError(f"{type(model_on_meta).__name__} keeps no cache: mode decode has no meaning for it")
+        raise TargetError(f"{type(model_on_meta).__name__} keeps no cache: step decode has no meaning for it")
     generator = None if device.type == "meta" else torch.Generator(device).manual_seed(0)
 
     def real(tensor: Tensor) -> Tensor:

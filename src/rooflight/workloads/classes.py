@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 
-Mode = Literal["forward", "train", "prefill", "decode"]
-MODES: Final[tuple[Mode, ...]] = ("forward", "train", "prefill", "decode")
+StepName = Literal["forward", "train", "prefill", "decode"]
+STEPS: Final[tuple[StepName, ...]] = ("forward", "train", "prefill", "decode")
 
 ModelKind = str
 """A key of KINDS, such as ``causal-lm``."""
@@ -26,13 +26,13 @@ ModelKind = str
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """A kind of model. ``mappings`` are transformers' lists of its classes, ``suffixes`` how their names end;
-    ``reads_values``: modes in which sizes depend on the values of tensors, so that on meta they differ.
+    ``reads_values``: steps in which sizes depend on the values of tensors, so that on meta they differ.
     """
 
     mappings: tuple[str, ...]
     suffixes: tuple[str, ...] = ()
-    modes: tuple[Mode, ...] = ("forward", "train")
-    reads_values: tuple[Mode, ...] = ()
+    steps: tuple[StepName, ...] = ("forward", "train")
+    reads_values: tuple[StepName, ...] = ()
 
 
 KINDS: Final = msgspec.convert(

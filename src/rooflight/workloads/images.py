@@ -66,7 +66,7 @@ def image_inputs(wanted: Wanted) -> Inputs:
             case "pretraining":  # a masked autoencoder masks patches itself
                 pass
             case _:
-                raise TargetError(f"no labels are known for {wanted.chosen.name}: use --mode forward")
+                raise TargetError(f"no labels are known for {wanted.chosen.name}: use --step forward")
     return Inputs(arguments=arguments, tokens=None, sizes=sizes)
 
 

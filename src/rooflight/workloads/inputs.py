@@ -136,7 +136,7 @@ def sound_inputs(wanted: Wanted) -> Inputs:
                 arguments["labels"] = wanted.draw.ids(batch, letters, below=vocabulary(wanted.config) - 1) + 1
                 sizes = f"{sizes}, {letters} letters"
             case _:
-                raise TargetError(f"no labels are known for {wanted.chosen.name}: use --mode forward")
+                raise TargetError(f"no labels are known for {wanted.chosen.name}: use --step forward")
     return Inputs(arguments=arguments, tokens=tokens, sizes=sizes)
 
 

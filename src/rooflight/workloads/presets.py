@@ -35,7 +35,7 @@ class PresetData(Fields, frozen=True, kw_only=True):
     parameters: int
     batch: int
     seq: int | None
-    modes: tuple[str, ...]
+    steps: tuple[str, ...]
     source: str
 
 
@@ -77,7 +77,7 @@ def load_presets(*files: Path) -> dict[str, Preset]:
             base = dict(tables.get(own.pop("like", ""), _DEFAULTS))
             found = base | own | {part: base[part] | own.get(part, {}) for part in ("shapes", "reduced")}
             tables[name] = found
-            named: dict[str, Any] = {"name": name, "modes": KINDS[found["kind"]].modes}
+            named: dict[str, Any] = {"name": name, "steps": KINDS[found["kind"]].steps}
             named |= {"seq": None} if found["kind"] == "image-classification" else {}
             known[name] = msgspec.convert(found | named, Preset)
     return known

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def load_problem(path: Path, device: str = "meta", *, mode: str = "forward", optimizer: str | None = None) -> Step:
+def load_problem(path: Path, device: str = "meta", *, step: str = "forward", optimizer: str | None = None) -> Step:
     """A step of a problem file's ``Model``, model and inputs on ``device``.
 
     ``forward``: the forward pass without gradients. ``train``: forward, backward from a gradient of ones for every
@@ -26,31 +26,31 @@ def load_problem(path: Path, device: str = "meta", *, mode: str = "forward", opt
     a value, which meta tensors lack: then they are made on the CPU and moved. Elsewhere weights and inputs are random,
     the same on every call. The model is in training mode, as built.
 
-    Raises TargetError for another mode, a file that is no problem, raises, needs a package that is not installed,
+    Raises TargetError for another step, a file that is no problem, raises, needs a package that is not installed,
     allocates on CUDA where ``device`` is another, or has inputs that are neither tensors nor numbers.
     """
-    if mode not in ("forward", "train"):
-        raise TargetError(f"--mode {mode}: {path.name} has no such step: use forward or train")
-    if optimizer is not None and mode != "train":
-        raise TargetError("--optimizer: only a step with --mode train has one")
+    if step not in ("forward", "train"):
+        raise TargetError(f"--step {step}: {path.name} has no such step: use forward or train")
+    if optimizer is not None and step != "train":
+        raise TargetError("--optimizer: only a step with --step train has one")
     problem = open_problem(path, device)
     model, inputs = problem.model(), problem.inputs()
     dtypes = [tensor.dtype for tensor in (*model.parameters(), *tensors_in(inputs)) if tensor.is_floating_point()]
     dtype = str(dtypes[0]).removeprefix("torch.") if dtypes else None
     run, optimizing = _forward(problem, model, inputs), None
-    if mode == "train":
+    if step == "train":
         if optimizer not in (None, "none") and not any(each.requires_grad for each in model.parameters()):
             raise TargetError(f"--optimizer {optimizer}: the model of {path.name} has no weights to update")
         optimizing = make_optimizer(optimizer or "none", model, with_state=True)
         run = _train(problem, model, inputs, optimizing)
-    what = "forward pass" if mode == "forward" else "training step"
+    what = "forward pass" if step == "forward" else "training step"
     with_optimizer = f", {TITLES[optimizer]}" if optimizer and optimizing is not None else ""
     return Step(
         run=problem.file.explaining(run),
         model=model,
         optimizer=optimizing,
         description=f"{path.name}: {what}{f', {dtype}' if dtype else ''}{with_optimizer}",
-        mode="train" if mode == "train" else None,
+        name="train" if step == "train" else None,
         dtype=dtype,
         device=str(problem.file.place),
     )
@@ -82,7 +82,7 @@ def _train(
         found = outputs()
         if not found:
             raise TargetError(
-                f"--mode train: no output of {problem.file.path.name} depends on floating inputs or weights"
+                f"--step train: no output of {problem.file.path.name} depends on floating inputs or weights"
             )
         if [each.shape for each in gradients] != [each.shape for each in found]:
             gradients[:] = map(torch.ones_like, found)

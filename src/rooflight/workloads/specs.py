@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from rooflight.workloads.build import build_model, steady, torch_device, torch_dtype
-from rooflight.workloads.classes import KINDS, MODES, ChosenClass, Mode, class_of
+from rooflight.workloads.classes import KINDS, STEPS, ChosenClass, StepName, class_of
 from rooflight.workloads.errors import TargetError
 from rooflight.workloads.images import image_tokens
 from rooflight.workloads.inputs import SequenceRule, food_of, make_inputs, sequence_rule
@@ -34,7 +34,7 @@ class StepSpec:
     name: str
     config: PreTrainedConfig
     chosen: ChosenClass
-    mode: Mode
+    step: StepName
     batch: int
     seq: int
     has_seq: bool
@@ -49,12 +49,12 @@ class StepSpec:
         """Whether the work of the step depends on the values of its tensors."""
         kind = self.chosen.kind
         finds_the_end = kind == "sequence-classification" and self.config.is_encoder_decoder  # as BART does
-        return finds_the_end or self.mode in KINDS[kind].reads_values
+        return finds_the_end or self.step in KINDS[kind].reads_values
 
     def build(self) -> PreTrainedModel:
         """The model, on its device, in the training mode of the step."""
         model = build_model(self.config, device=self.device, dtype=self.dtype, chosen=self.chosen)
-        return cast("PreTrainedModel", model.train(self.mode == "train"))
+        return cast("PreTrainedModel", model.train(self.step == "train"))
 
     def build_for_shapes(self) -> PreTrainedModel:
         """The model on meta, for inputs that depend only on the shapes of its modules."""
@@ -63,14 +63,14 @@ class StepSpec:
     def inputs(self, *, seq: int | None = None) -> Inputs:
         """The arguments of a call; ``seq`` replaces the step's."""
         length, draw = self.seq if seq is None else seq, Draw(device=self.device, dtype=self.dtype)
-        labels = self.mode == "train"
+        labels = self.step == "train"
         return make_inputs(_wanted(self.config, self.chosen, draw=draw, batch=self.batch, seq=length, labels=labels))
 
 
 def checked_spec(
     target: str | Preset | PreTrainedConfig,
     *,
-    mode: str,
+    step: str,
     batch: int | None,
     seq: int | None,
     dtype: str | torch.dtype | None,
@@ -90,9 +90,9 @@ def checked_spec(
     else:
         config, chosen, name = wanted, class_of(wanted), str(wanted.model_type)
         default_batch, default_seq = DEFAULT_BATCH, DEFAULT_SEQ
-    checked = _checked_mode(mode, chosen, name)
+    checked = _checked_step(step, chosen, name)
     if checked != "train" and optimizer not in (None, "none"):
-        raise TargetError(f"optimizer {optimizer} has no effect: mode {checked} has none; use mode train")
+        raise TargetError(f"optimizer {optimizer} has no effect: step {checked} has none; use step train")
     config, left_out = steady(config, chosen.kind)
     rule = sequence_rule(chosen, config)
     if seq is None and food_of(chosen) == "conversation":
@@ -101,14 +101,14 @@ def checked_spec(
         default_seq = image + DEFAULT_SEQ
     place = torch_device(device)
     sequences = _in_range("batch", default_batch if batch is None else batch)
-    length = _checked_seq(seq, default_seq, rule, mode=checked, name=name)
+    length = _checked_seq(seq, default_seq, rule, step=checked, name=name)
     if sequences * length > MOST:
         raise TargetError(f"batch {sequences} and seq {length} make {sequences * length:.0e} tokens: {_AT_MOST}")
     return StepSpec(
         name=name,
         config=config,
         chosen=chosen,
-        mode=checked,
+        step=checked,
         batch=sequences,
         seq=length,
         has_seq=not rule.takes,
@@ -120,9 +120,9 @@ def checked_spec(
     )
 
 
-def _usual_dtype(place: torch.device, chosen: ChosenClass, mode: Mode) -> str:
+def _usual_dtype(place: torch.device, chosen: ChosenClass, step: StepName) -> str:
     # torch has no distances in bfloat16, with which DETR's loss compares boxes
-    return "float32" if place.type == "cpu" or (chosen.kind == "object-detection" and mode == "train") else "bfloat16"
+    return "float32" if place.type == "cpu" or (chosen.kind == "object-detection" and step == "train") else "bfloat16"
 
 
 def _notes(chosen: ChosenClass, left_out: list[str]) -> list[str]:
@@ -132,17 +132,17 @@ def _notes(chosen: ChosenClass, left_out: list[str]) -> list[str]:
     return notes
 
 
-def _checked_mode(mode: str, chosen: ChosenClass, name: str) -> Mode:
-    for known in MODES:
-        if mode == known:
-            allowed = KINDS[chosen.kind].modes
+def _checked_step(step: str, chosen: ChosenClass, name: str) -> StepName:
+    for known in STEPS:
+        if step == known:
+            allowed = KINDS[chosen.kind].steps
             if known not in allowed:
                 no_loss = ": it computes no loss" if known == "train" else ""
                 raise TargetError(
-                    f"{name} ({chosen.name}, {chosen.kind}) has no mode {mode}{no_loss}: use {' or '.join(allowed)}"
+                    f"{name} ({chosen.name}, {chosen.kind}) has no step {step}{no_loss}: use {' or '.join(allowed)}"
                 )
             return known
-    raise TargetError(f'unknown mode "{mode}": use one of {", ".join(MODES)}')
+    raise TargetError(f'unknown step "{step}": use one of {", ".join(STEPS)}')
 
 
 def _in_range(what: str, value: int) -> int:
@@ -153,12 +153,12 @@ def _in_range(what: str, value: int) -> int:
     return value
 
 
-def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, mode: Mode, name: str) -> int:
+def _checked_seq(seq: int | None, default: int, rule: SequenceRule, *, step: StepName, name: str) -> int:
     if rule.takes:
         if seq is not None:
             raise TargetError(f"seq {seq} has no effect: {name} takes {rule.takes}")
         return 1
-    new = 1 if mode == "decode" else 0  # the new token takes a position too
+    new = 1 if step == "decode" else 0  # the new token takes a position too
     if seq is None:
         default = rule.default or default
         return default if rule.limit is None else max(min(default, rule.limit - new), 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.build import TITLES, make_optimizer, quiet_transformers
-from rooflight.workloads.classes import Mode
+from rooflight.workloads.classes import StepName
 from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError, in_one_line, need_torch
 from rooflight.workloads.presets import Preset
 from rooflight.workloads.specs import StepSpec, checked_spec
@@ -35,7 +35,7 @@ class Step:
     model: nn.Module | None = field(repr=False, default=None)
     optimizer: Optimizer | None = field(repr=False, default=None)
     description: str  # one line: what runs, how much, in which format
-    mode: Mode | None = None  # None: the user's own step
+    name: StepName | None = None  # None: the user's own step
     batch: int | None = None
     seq: int | None = None
     tokens: int | None = None  # processed per step; None for a model without tokens, or where it is not known
@@ -56,7 +56,7 @@ class Step:
 def make_step(
     target: str | Preset | PreTrainedConfig,
     *,
-    mode: str = "train",
+    step: str = "train",
     batch: int | None = None,
     seq: int | None = None,
     dtype: str | torch.dtype | None = None,
@@ -74,11 +74,11 @@ def make_step(
     state beforehand. Raises TargetError for impossible options.
     """
     spec = checked_spec(
-        target, mode=mode, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
+        target, step=step, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
     )
-    if spec.mode == "train":
+    if spec.step == "train":
         return _train(spec, with_state=with_state)
-    if spec.mode == "decode":
+    if spec.step == "decode":
         return _decode(spec)
     return _forward(spec)
 
@@ -149,8 +149,8 @@ def _step(
         run=guarded(_quietly(run, spec)),
         model=model,
         optimizer=optimizer,
-        description=f"{spec.name}: {what}, {dtype}{f', {TITLES[spec.optimizer]}' if spec.mode == 'train' else ''}",
-        mode=spec.mode,
+        description=f"{spec.name}: {what}, {dtype}{f', {TITLES[spec.optimizer]}' if spec.step == 'train' else ''}",
+        name=spec.step,
         batch=spec.batch,
         seq=spec.seq if spec.has_seq else None,
         tokens=tokens,
@@ -170,7 +170,7 @@ def _train(spec: StepSpec, *, with_state: bool) -> Step:
     def run() -> Tensor:
         loss: Tensor | None = call().loss
         if loss is None:
-            raise TargetError(f"{spec.chosen.name} computed no loss: use --mode forward")
+            raise TargetError(f"{spec.chosen.name} computed no loss: use --step forward")
         loss.backward()
         if optimizer is not None:
             optimizer.step()
@@ -185,13 +185,13 @@ def _forward(spec: StepSpec) -> Step:
     torch = need_torch()
     model = spec.build()
     inputs = _made(spec)
-    call = _prefill(model, inputs, spec) if spec.mode == "prefill" else _full_sequence(model, spec, inputs)
+    call = _prefill(model, inputs, spec) if spec.step == "prefill" else _full_sequence(model, spec, inputs)
 
     def run() -> Any:
         with torch.no_grad():
             return call()
 
-    return _step(spec, run, model=model, what=f"{spec.mode} pass, {inputs.sizes}", tokens=inputs.tokens)
+    return _step(spec, run, model=model, what=f"{spec.step} pass, {inputs.sizes}", tokens=inputs.tokens)
 
 
 def _made(spec: StepSpec, *, seq: int | None = None) -> Inputs:

@@ -143,7 +143,7 @@ def require_libraries(target: Target) -> None:
 def open_target(
     text: str,
     *,
-    mode: str | None = None,
+    step: str | None = None,
     batch: int | None = None,
     seq: int | None = None,
     dtype: str | None = None,
@@ -152,9 +152,9 @@ def open_target(
     small: bool = False,
     inputs: str | None = None,
 ) -> Step:
-    """The step that ``text`` names. None leaves an option to its default: mode train, device meta, see make_step.
+    """The step that ``text`` names. None leaves an option to its default: step train, device meta, see make_step.
 
-    A user's function takes no options but ``inputs`` (see load_step), a problem file takes mode, optimizer and device;
+    A user's function takes no options but ``inputs`` (see load_step), a problem file takes step, optimizer and device;
     any other option is refused. Raises TargetError for every mistake that the user can mend. The step itself raises
     RunFailed.
     """
@@ -164,7 +164,7 @@ def open_target(
     if isinstance(target, UserFunction | ProblemFile):
         options = {"batch": batch, "seq": seq, "dtype": dtype}
         if isinstance(target, UserFunction):
-            options |= {"mode": mode, "optimizer": optimizer, "device": device}
+            options |= {"step": step, "optimizer": optimizer, "device": device}
         given = [f"--{name}" for name, value in options.items() if value is not None] + ["--small"] * small
         if given:
             place = "function" if isinstance(target, UserFunction) else "file"
@@ -172,7 +172,7 @@ def open_target(
         if isinstance(target, ProblemFile):
             from rooflight.workloads.problem_step import load_problem
 
-            return load_problem(target.path, device or "meta", mode=mode or "forward", optimizer=optimizer)
+            return load_problem(target.path, device or "meta", step=step or "forward", optimizer=optimizer)
         from rooflight.workloads.user_step import load_step
 
         return load_step(target.path, target.name, inputs)
@@ -180,7 +180,7 @@ def open_target(
 
     return make_step(
         target.config() if isinstance(target, ConfigFile) else target,
-        mode=mode or "train",
+        step=step or "train",
         batch=batch,
         seq=seq,
         dtype=dtype,

@@ -236,7 +236,7 @@ def explained_target(request: ExplainRequest, cache: Path, *, progress: Progress
     options, target = request.options, request.target
     found = checked_target(target, options, inputs=request.inputs, workloads="Workloads")
     if found is not None and not isinstance(found, UserFunction):
-        placed = replace(options, device=kind_here(), mode=options.mode or "forward")
+        placed = replace(options, device=kind_here(), step=options.step or "forward")
         request = replace(request, options=placed)
     progress(f"explaining {target}")
     threads = request.threads or len(usable_cores())

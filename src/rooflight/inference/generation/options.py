@@ -64,7 +64,7 @@ class JobOptions:
     warmup: Annotated[int, Option("Runs before them that are not measured.", "N")] = 1
     bounds: Annotated[
         bool,
-        Option("Bound each bucket: how far it is from the speed of light.", flags=("--bounds/--no-bounds",)),
+        Option("Put the op bound of each bucket beside its time.", flags=("--bounds/--no-bounds",)),
     ] = True
     output_dir: Annotated[
         Path, Option("Write FOLDER/RUN_NAME/summary.json, report.md, trace.json and others.", "FOLDER")

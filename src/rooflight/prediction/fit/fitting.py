@@ -99,9 +99,9 @@ Run = Callable[..., Iterable[Any]]
 
 class Added(Fields, frozen=True, kw_only=True):
     """What ``rows`` of a device taught on top of other models; ``how``: "nothing" (no scale would have predicted rows
-    left out better), "scale", "process" or "expert" (of the device's own). Mean absolute shares: ``error_before`` of
-    what the other models predict of them, ``error`` of rows left out. ``inside`` and ``outside`` are 90 % of log(true /
-    predicted), for shapes within and beyond those sampled.
+    left out better), "scale", "Gaussian process" or "expert" (of the device's own). Mean absolute shares:
+    ``error_before`` of what the other models predict of them, ``error`` of rows left out. ``inside`` and ``outside``
+    are 90 % of log(true / predicted), for shapes within and beyond those sampled.
     """
 
     key: str
@@ -116,7 +116,8 @@ class Added(Fields, frozen=True, kw_only=True):
     @classmethod
     def of(cls, key: str, refinement: Refinement, expert: Expert | None = None) -> Added:
         """What became of rows that ``refinement`` learned from, or ``expert`` in its place."""
-        how = "expert" if expert else "process" if refinement.process else "scale" if refinement.offset else "nothing"
+        added = "Gaussian process" if refinement.process else "scale" if refinement.offset else "nothing"
+        how = "expert" if expert else added
         return cls.view(expert or refinement, refinement, key=key, how=how)
 
 

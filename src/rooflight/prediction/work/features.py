@@ -1,7 +1,7 @@
 """What a model sees of work: its bound on a device, the sizes of its main ops, and how these fill the device.
 
 Features are computed from the facts (``facts``) of many pieces of work at once. The target is the time over the bound,
-as a logarithm: 0 is the speed of light, and no prediction is faster.
+as a logarithm: 0 is the bound, and no prediction is faster.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
     if predicted.typical_s:
         yield (
             f"{percent(predicted.typical_s / predicted.time_s)} of the predicted time is of ops without a model "
-            f"({_largest(analysis, typical=True)}): a typical share of the speed of light, with a wide interval."
+            f"({_largest(analysis, typical=True)}): twice their bound, with a wide interval."
         )
     if predicted.extrapolated_s:
         yield (

@@ -204,7 +204,7 @@ _MUCH: Final = 0.01  # of the device's work: so much without a bound is said
 _WHERE: Final = {
     Limiter.COMPUTE: "arithmetic",
     Limiter.MEMORY: "memory bandwidth",
-    Limiter.CACHE: "moving data that fit a cache, bounded as if from main memory",
+    Limiter.CACHE: "memory bandwidth (a cache may hold these data)",
     Limiter.NETWORK: "the network",
 }
 
@@ -226,7 +226,7 @@ def report_of(analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = 
 
 
 def conclusion(analysis: CostedSession) -> str:
-    """How far from the speed of light, and what limits it, in plain words."""
+    """How far from its op bound, and what limits it, in plain words."""
     totals, measurement = analysis.totals, analysis.measurement
     if not totals.op_bound_s:
         return _without_bound(analysis)
@@ -248,8 +248,8 @@ def conclusion(analysis: CostedSession) -> str:
     speed = totals.measured_s / bound_s
     times = f"{speed:.1f} times" if speed < 100 else f"{speed:,.0f} times"
     text = (
-        f"The step took {Quantity(totals.measured_s, 's')}, {times} the {bound} that its ops need at the speed "
-        f"of light ({percent(1 / speed)} efficiency); {limit}.{_unbounded_sentence(analysis)}{_without_peaks(analysis)}"
+        f"The step took {Quantity(totals.measured_s, 's')}, {times} the {name} of {bound} "
+        f"(efficiency {percent(1 / speed)}); {limit}.{_unbounded_sentence(analysis)}{_without_peaks(analysis)}"
         f"{_loss_sentence(analysis)}{_idle_sentence(analysis)}"
     )
     if measurement is not None and measurement.disturbed:
@@ -266,8 +266,7 @@ def _limit(analysis: CostedSession) -> str:
     limiter, seconds = next(iter(shares.items()))
     most = next(iter(seconds_by((op.name, op.bound_s) for of, op in bounded if of is limiter)))
     share = percent(seconds / sum(shares.values()))
-    which = "op bound" if analysis.session.compiled else "bound"
-    return f"{share} of the {which} is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
+    return f"{share} of the op bound is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
 
 
 def _loss_sentence(analysis: CostedSession) -> str:
@@ -354,4 +353,4 @@ def _unbounded_sentence(analysis: CostedSession) -> str:
     if share < _MUCH:
         return ""
     work = f"{percent(share)} of the device's work in the step"
-    return f" {work} has no bound, so that the step is nearer to the speed of light."
+    return f" {work} has no bound and is left out: the true efficiency is higher."

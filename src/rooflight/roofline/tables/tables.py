@@ -75,7 +75,7 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
         ("vector", "FLOP", lambda group: group.vector_flops),
         ("bytes", "B", lambda group: group.bytes_moved),
         ("intensity", "FLOP/B", lambda group: group.arithmetic_intensity),
-        ("bound", "s", lambda group: group.bound_s),
+        ("op bound", "s", lambda group: group.bound_s),
         ("share", "%", lambda group: share(group.bound_s, total_s)),
         ("limiter", "", lambda group: group.limiter),
         *_time_columns(analysis),
@@ -88,7 +88,7 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
 def _operation_table(analysis: CostedSession, top: int) -> Table:
     times = _time_columns(analysis)
     measured = any(name == "measured" for name, _, _ in times)
-    order = "measured time" if measured else "predicted time" if analysis.predicts else "bound"
+    order = "measured time" if measured else "predicted time" if analysis.predicts else "op bound"
     source = (("source", "", lambda op: _source_text(op.estimate)),) if analysis.predicts else ()
     return table(
         "operations",
@@ -102,7 +102,7 @@ def _operation_table(analysis: CostedSession, top: int) -> Table:
         ("vector", "FLOP", lambda op: op.vector_flops),
         ("bytes", "B", lambda op: op.bytes_moved),
         ("intensity", "FLOP/B", lambda op: op.arithmetic_intensity),
-        ("bound", "s", lambda op: op.bound_s),
+        ("op bound", "s", lambda op: op.bound_s),
         *times,
         ("limiter", "", lambda op: op.limiter or "not costed"),
         *source,
@@ -168,7 +168,7 @@ def _contradictions_table(analysis: CostedSession) -> Table:
         ("op", "", lambda found: plain_name(found.name)),
         ("shapes", "", lambda found: shapes_text(found.shapes)),
         ("calls", "", lambda found: found.calls),
-        ("bound", "s", lambda found: found.bound_s),
+        ("op bound", "s", lambda found: found.bound_s),
         ("fastest median", "s", lambda found: found.measured_s),
         top=_SHOWN_CONTRADICTIONS,
         note="A cost, a roof or a clock is wrong: calibrate again on an idle machine, then report it.",
