@@ -286,3 +286,41 @@ def test_a_step_that_inductor_fuses_is_compared_with_its_fused_bound() -> None:
     assert analysis.program.fused_bound_s < analysis.totals.op_bound_s
     data = rl.analyze(recording.session, "H100-SXM5-80GB").report().data
     assert (data.totals.efficiency, data.totals.efficiency_of) == (None, "fused bound")
+
+
+def saved_bytes(model: nn.Module, given: torch.Tensor) -> int:
+    """Bytes that compiled code keeps for its backward pass: AOT autograd's partition, without those that stood."""
+    stood = {tensor.untyped_storage()._cdata for tensor in (*model.parameters(), *model.buffers(), given)}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.setdefault(tensor.untyped_storage()._cdata, tensor.untyped_storage())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        torch.compile(model, backend="aot_eager_decomp_partition")(given)
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in stood)
+
+
+@pytest.mark.parametrize(
+    ("layers", "bytes_an_element"),
+    [
+        ([nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU()], 4 + 1),  # a result, and a mask of the last
+        ([nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)], 4),  # what GELU is computed from
+        ([nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 64)], 4),  # and the seed, or a mask
+        ([nn.LayerNorm(64), nn.SiLU(), nn.LayerNorm(64)], 0),  # all can be computed again
+    ],
+)
+def test_compiled_code_keeps_no_less_than_the_least_that_is_told(
+    layers: list[nn.Module], bytes_an_element: int
+) -> None:
+    model, given = nn.Sequential(*layers), torch.ones(256, 64)
+    compiled = torch.compile(model, backend="eager")
+    with rl.record(model, memory=True) as recording:
+        compiled(given).sum().backward()
+    analysis = rl.analyze(recording.session, "H100-SXM5-80GB")
+    (_, kept), *_ = analysis.fusion.kept
+    assert kept == 256 * 64 * bytes_an_element
+    assert kept <= saved_bytes(model, given)
+    memory = analysis.memory
+    assert memory.standing_bytes + kept <= memory.compiled_least_bytes <= memory.peak_bytes

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
+import numpy as np
 import pytest
 from builders import op, spec
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from sessions import Call, session_of
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
+from rooflight.records.record import Direction
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.fusion.regions import Fusion, fuse
@@ -132,6 +134,18 @@ def test_the_order_of_independent_ops_does_not_change_the_regions(program: Progr
     other, order = program.reordered(random)
     expected = {frozenset(region.records) for region in program.fusion().regions}
     assert {frozenset(order[record] for record in region.records) for region in other.fusion().regions} == expected
+
+
+@settings(deadline=None)
+@given(programs(), st.integers(0, 14))
+def test_compiled_code_needs_no_more_memory_at_the_least_than_the_ops_do(program: Program, turn: int):
+    session = program.session()
+    direction = np.where(np.arange(len(session)) < turn, Direction.FORWARD, Direction.BACKWARD).astype(np.int8)
+    environment = {**session.environment, "compiled": "yes"}
+    columns, sizes = replace(session.columns, direction=direction), np.full(len(session.storage_bytes), X.nbytes)
+    session = replace(session, columns=columns, environment=environment, storage_bytes=sizes)
+    memory = analyze(session, H100).memory
+    assert memory.standing_bytes <= memory.compiled_least_bytes <= memory.peak_bytes
 
 
 @settings(deadline=None)

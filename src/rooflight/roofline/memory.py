@@ -75,11 +75,14 @@ class MemoryFigures(Fields, frozen=True, kw_only=True):
     the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the peak among them.
     ``followed``: the session has the kind of each storage and when it was freed. Otherwise each storage is assumed to
     live from the op that made it to the last that used it, which is the least that the step needs, and all storages
-    from before the step count as inputs.
+    from before the step count as inputs. ``compiled_least_bytes``: what compiled code needs at the least, if it
+    computes no product twice: what stood before, and what was made and must live where backward passes begin and end.
+    Of programs that are not compiled, the former alone.
     """
 
     followed: bool
     peak_bytes: int
+    compiled_least_bytes: int
     standing_bytes: int
     device_bytes: int | None
     peak_record: int
@@ -101,8 +104,10 @@ class MemoryUse(MemoryFigures, frozen=True, kw_only=True, eq=False):
         return [int(bytes_alive[start : max(end, start + 1)].max(initial=0)) for start, end in pairwise(edges)]
 
 
-def memory_use(session: Session, device_bytes: int | None = None) -> MemoryUse:
-    """The memory of a session's step: as it was followed, or from when each storage is touched first and last."""
+def memory_use(session: Session, device_bytes: int | None = None, kept: Iterable[tuple[int, int]] = ()) -> MemoryUse:
+    """The memory of a session's step: as it was followed, or from when each storage is touched first and last. ``kept``
+    is that of its ``Fusion``: what must live, by record.
+    """
     touches = touches_of(session)
     lifetimes = _touched_lifetimes(session, touches) if session.lifetimes is None else session.lifetimes
     sizes, stood = session.storage_bytes, lifetimes.made == STOOD
@@ -110,10 +115,12 @@ def memory_use(session: Session, device_bytes: int | None = None) -> MemoryUse:
     standing_bytes = int(sizes[stood].sum())
     totals = bytes_alive.sum(axis=1)
     peak_record = int(totals.argmax()) if len(totals) else -1
+    stands = [(n, sizes[stood & ((lifetimes.freed == KEPT) | (lifetimes.freed > record))].sum()) for record, n in kept]
     before = [sizes[stood & (lifetimes.kind == kind)].sum() for kind in StorageKind]
     return MemoryUse(
         followed=session.lifetimes is not None,
         peak_bytes=int(totals[peak_record]) if len(totals) else standing_bytes,
+        compiled_least_bytes=max([standing_bytes, *(n + int(standing) for n, standing in stands)]),
         standing_bytes=standing_bytes,
         device_bytes=device_bytes,
         peak_record=peak_record,
@@ -193,29 +200,32 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
 
 
 def memory_fact(memory: MemoryFigures, *, compiled: bool = False) -> str:
-    """Peak and what stands of it, in a line; of a ``compiled`` program, whose peak is not known, that of its ops."""
+    """Peak and what stands of it, in a line; of a ``compiled`` program, whose peak is not known, the least."""
     peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
     known = "peak" if memory.followed else "at least"
-    eager = "run eagerly (compiled code may need less): " if compiled else ""
+    least = Quantity(memory.compiled_least_bytes, "B")
+    eager = f"compiled at least {least}; run eagerly " if compiled else ""
     return f"{eager}{known} {peak}, of which {standing} was allocated before the step"
 
 
 def memory_shortage(memory: MemoryFigures, device: str, *, compiled: bool = False) -> str:
     """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known. Of a
-    ``compiled`` program only what its ops need eagerly is known.
+    ``compiled`` program only the least that it needs is known.
     """
-    peak, capacity = memory.peak_bytes, memory.device_bytes
+    peak, capacity, least = memory.peak_bytes, memory.device_bytes, memory.compiled_least_bytes
     if capacity is None or peak <= capacity:
         return ""
-    over, times = Quantity(peak - capacity, "B"), peak / capacity
-    worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
-    if compiled:
+    if compiled and least <= capacity:
         return (
             f"Run eagerly, the ops need {Quantity(peak, 'B')}, and {device} has {Quantity(capacity, 'B')}; compiled "
-            "code may need less, so whether the step fits is not known."
+            f"code needs at least {Quantity(least, 'B')}, so whether the step fits is not known."
         )
+    peak = least if compiled else peak
+    over, times = Quantity(peak - capacity, "B"), peak / capacity
+    worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
+    how = ", even compiled" if compiled else ""
     return (
-        f"The step does not fit: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
+        f"The step does not fit{how}: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
         f"{over} too much{worth}."
     )
 

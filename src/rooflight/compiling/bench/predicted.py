@@ -19,6 +19,7 @@ from rooflight.prediction.predictor import Predictor
 from rooflight.records.document import Document
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Cell, Report, Table, table
+from rooflight.records.session import COMPILED
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
 from rooflight.roofline.memory import memory_shortage
@@ -88,7 +89,9 @@ def _predicted(
 ) -> Iterator[PredictedCompiled]:
     analysis, notes = _analysis(target, asked, device, host, progress)
     on_cpu = analysis.device.kind == "cpu"
-    if missing := memory_shortage(analysis.memory, analysis.device.name, compiled=True):
+    session = analysis.session
+    compiled = analysis.of(replace(session, environment={**session.environment, COMPILED: "yes"}))
+    if missing := memory_shortage(compiled.memory, analysis.device.name, compiled=True):
         notes = [*notes, f"{missing} The times are those of one device with enough memory."]
     if asked.backend == "cudagraphs" and on_cpu:
         raise ValueError("--backend cudagraphs: a CPU has no CUDA graphs: name a GPU with --device")

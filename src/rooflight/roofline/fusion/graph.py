@@ -135,11 +135,14 @@ class OpGraph:
         """The values an op reads, by place."""
         return self._inputs[self._first_input[op] : self._first_input[op + 1]]
 
-    def sources_of(self, value: int) -> list[int]:
-        """The values that one was computed from, by the op that made it."""
-        maker, inputs = self.makers[value], self._inputs
-        first, feeds = self._first_input[maker], self.fusions[maker].feeds
-        return [inputs[first + place] for place in feeds[value - self.first_made[maker] if len(feeds) > 1 else 0]]
+    def sources_of(self, value: int) -> dict[int, int]:
+        """The values that one was computed from, and how many bytes the op that made it needs of each."""
+        maker, found = self.makers[value], dict[int, int]()
+        first, fusion = self._first_input[maker], self.fusions[maker]
+        for place in fusion.feeds[value - self.first_made[maker] if len(fusion.feeds) > 1 else 0]:
+            source = self._inputs[first + place]
+            found[source] = found.get(source, 0) + fusion.read[place]
+        return found
 
     def first_ops(self) -> list[int]:
         """By op, the first one of its region."""

@@ -17,6 +17,7 @@ for every region that reads it, and once more, for all of them together, to be w
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.measurement import Float64
-from rooflight.records.record import StorageKind
+from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Int64, Session
 from rooflight.roofline.fusion.graph import Alone, OpGraph, Region
 from rooflight.roofline.fusion.masks import masked_attention
@@ -35,6 +36,9 @@ from rooflight.roofline.fusion.repeated import repeated_products
 
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
+
+_MOST_TURNS = 4
+"""Beginnings and ends of backward passes at which it is found what must be alive."""
 
 _NOWHERE = -1
 """In place of the region that made a value: none did."""
@@ -183,12 +187,48 @@ class _Flow:
         if depth == 0 or value in self._dry or self._graph.makers[value] < 0:
             return 0
         sent = 0
-        for source in self.given_first(self._graph.sources_of(value)):
-            sent += self._through(source, wanted - sent, depth - 1)
+        sources = self._graph.sources_of(value)
+        for source in self.given_first([*sources]):
+            sent += self._through(source, min(wanted - sent, sources[source]), depth - 1)
             if sent == wanted:
                 return sent
         self._dry.add(value)
         return sent
+
+
+class _Kept(_Flow):
+    """Bytes that must be alive when an op begins, beside what stood before the step: what later ops read that cannot be
+    computed again then, or what it is computed from, whichever is less. Only chains are computed again.
+    """
+
+    def __init__(self, graph: OpGraph, op: int) -> None:
+        super().__init__(graph)
+        self._sizes = [0] * len(graph.sizes)
+        made_later = [sys.maxsize if fusion.is_chain else 0 for fusion in graph.fusions]
+        self._unwritten = [
+            made_later[maker] if maker >= op else size if maker >= 0 and storage not in graph.stood else 0
+            for storage, maker, size in zip(graph.storages, graph.makers, graph.sizes, strict=True)
+        ]
+        later = range(op, len(graph.fusions))
+        self._read = [(graph.inputs_of(each), graph.fusions[each]) for each in later]
+
+    def nbytes(self, results: Mapping[int, int]) -> int:
+        """How many, where ``results`` must be there in the end."""
+        read = ((values, fusion.read) for values, fusion in self._read if not fusion.with_makers)
+        needed = (each for values, sizes in read for each in zip(values, sizes, strict=True))
+        return sum(self._through(value, size, _DEEPEST) for value, size in (*needed, *results.items()))
+
+
+def _kept(
+    session: Session, graph: OpGraph, results: Mapping[int, int], lasting: frozenset[int]
+) -> tuple[tuple[int, int], ...]:
+    """Records, where backward passes begin and end and after the last, and the bytes that must then be alive."""
+    storages, stood = graph.storages, graph.stood
+    results = {value: n for value, n in results.items() if storages[value] in stood or storages[value] in lasting}
+    backward = session.columns.direction[graph.records] == Direction.BACKWARD
+    turns = np.flatnonzero(backward[1:] != backward[:-1])[:_MOST_TURNS] + 1
+    found = [(graph.records[op], _Kept(graph, op).nbytes(results)) for op in turns.tolist()]
+    return (*found, (len(session), _Kept(graph, len(graph.fusions)).nbytes(results)))
 
 
 def _summed(sizes: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
@@ -235,7 +275,8 @@ class Fusion:
     of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read
     or not hidden by a mask, the share of its FLOPs that this part takes. ``unknown_masks``: products that make scores,
     of which the recording could not see what a mask hides.
-    ``repeated``: records of products that the program had computed before.
+    ``repeated``: records of products that the program had computed before. ``kept``: records, and the bytes made in the
+    step that must be alive when they begin, if no product is computed twice; of compiled programs alone.
     """
 
     regions: Sequence[Region]
@@ -247,6 +288,7 @@ class Fusion:
     work: Mapping[int, float] = field(default_factory=dict)
     repeated: frozenset[int] = frozenset()
     unknown_masks: frozenset[int] = frozenset()
+    kept: tuple[tuple[int, int], ...] = ()
 
     def columns(self) -> tuple[Int64, Int64, Float64, Float64]:
         """All records, region by region, and of each region how many it has and the bytes that it reads and writes."""
@@ -275,7 +317,8 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     for record, visible in masked.work.items():
         work[record] = max(0.0, visible + work.get(record, 1.0) - 1)  # what is not needed may all be visible
     graph = OpGraph(session, fusions, calls, partial, narrowed)
-    results = _results(graph, _lasting(session), _local(session))
+    lasting = _lasting(session)
+    results = _results(graph, lasting, _local(session))
     graph.leave_out_between(results)
     regions = _Traffic(graph).regions(results)
     bytes_in = min(graph.bytes_in(), sum(region.bytes_read for region in regions))
@@ -290,6 +333,7 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
         work=work,
         unknown_masks=frozenset(masked.unknown),
         repeated=repeated_products(session, costs, calls),
+        kept=_kept(session, graph, results, lasting) if session.compiled else (),
     )
 
 
