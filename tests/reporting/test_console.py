@@ -1,10 +1,11 @@
-"""How wide a report is: as wide as the terminal, and in a pipe as wide as what it says."""
+"""How wide a report is, what stands first in it, and what gives way where it is too wide."""
 
 from __future__ import annotations
 
 import io
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from builders import Nothing
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from rooflight.records.report import Column, Report, Table
 from rooflight.reporting.console import print_report
+from rooflight.reporting.layout import layout
 
 LONG = "layers.0." + "block." * 20 + "attention"  # 138 characters
 
@@ -29,16 +31,48 @@ def printed(report: Report, *, terminal: bool = False, width: int | None = None)
     return file.getvalue()
 
 
-def test_a_pipe_gets_every_column_and_every_name_in_full(monkeypatch):
+def test_a_pipe_is_at_most_160_columns_wide_and_has_every_text_in_full(monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
-    text = printed(wide_report())
+    table = Table(id="t", title="Names", columns=(Column("module"), Column("n")), rows=((LONG, 1), (2 * LONG, 2)))
+    text = printed(replace(wide_report(), tables=(*wide_report().tables, replace(table, id="u"))))
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= 160
     assert LONG in text
-    assert "number 3" in text
     assert "…" not in text
-    note = [line for line in text.splitlines() if "note" in line]
+    assert "number 4" in text
+    note = [line for line in lines if "note" in line]
     assert len(note) > 1
     assert max(map(len, note)) <= 132
-    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert not any(line.endswith(" ") for line in lines)
+
+
+def test_a_terminal_shows_the_conclusion_first_and_remedies_in_full():
+    columns = (Column("gap"), Column("time", "s"), Column("so far", "s"), Column("remedy", wraps=True))
+    remedy = "torch.compile, fused kernels and optimizers, and whatever else there is to say of a gap"
+    table = Table(
+        id="t", title="T", columns=columns, rows=(("data movement that fusion would save", 1.0, 2.0, remedy),)
+    )
+    report = Report(title="T", tables=(table,), data=Nothing(), conclusion="It is slow.", facts=(("device", "one"),))
+    lines = printed(report, terminal=True, width=80).splitlines()
+    assert [line.strip() for line in lines[:3]] == ["T", "", "It is slow."]
+    assert max(map(len, lines)) <= 80
+    words = [word for line in lines for word in line.split()]
+    assert set(remedy.split()) <= set(words)
+    assert {"1.00", "2.00"} <= set(words)
+
+
+def test_optional_columns_give_way_before_texts_become_unreadable():
+    columns = (Column("op"), Column("bytes", "B"), Column("calls"), Column("limiter"))
+    table = Table(id="t", title="T", columns=columns, rows=(("scaled_dot_product_attention", 1, 2, "compute"),))
+    shown = layout(replace(table, optional=("calls", "bytes")), 40)
+    assert [(column.index, column.width) for column in shown] == [(0, 28), (3, 7)]
+    assert [column.index for column in layout(replace(table, optional=("calls", "bytes")), 45)] == [0, 1, 3]
+    assert [column.width for column in layout(table, 40)] == [16, 6, 5, 7]  # none is optional: the name takes two lines
+
+
+def test_a_brief_report_is_what_a_terminal_shows():
+    brief = Report(title="Brief", data=Nothing())
+    assert printed(Report(title="Whole", data=Nothing(), brief=brief)).startswith("Brief")
 
 
 @pytest.mark.parametrize("columns", ["60", "100", "200"])

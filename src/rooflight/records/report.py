@@ -213,8 +213,9 @@ def share(part: float | None, whole: float | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A title, facts (name to value), tables, series (pictures), notes (caveats, one sentence each) and a closing
-    sentence. ``data`` is the whole report in machine-readable form: a document, or one for each of several results.
+    """A title, facts (name to value), tables, series (pictures), notes (caveats, one sentence each) and a concluding
+    sentence, which renderers show first. ``data`` is the whole report in machine-readable form: a document, or one for
+    each of several results. ``brief`` is what a terminal shows in its place.
 
     ``show()`` prints the report, ``print(report)`` all of it but the tables; a notebook shows a report that is the
     result of a cell.
@@ -227,6 +228,7 @@ class Report:
     series: tuple[Series, ...] = ()
     notes: tuple[str, ...] = ()
     conclusion: str = ""
+    brief: Report | None = None
 
     def __post_init__(self) -> None:
         for parts in (self.tables, self.series):
@@ -241,9 +243,9 @@ class Report:
         width = max((len(name) for name, _ in self.facts), default=0)
         parts = [
             self.title,
+            self.conclusion,
             "\n".join(f"  {name:<{width}}  {'–' if value is None else value}" for name, value in self.facts),
             "\n".join(f"  ! {note}" for note in self.notes),
-            self.conclusion,
         ]
         return "\n\n".join(part for part in parts if part)
 

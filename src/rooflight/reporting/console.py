@@ -6,18 +6,16 @@ import os
 import random
 import sys
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.records.files import naming
 from rooflight.records.report import Report, Table
-from rooflight.reporting.cells import cell_text, heading, numeric, texts
+from rooflight.reporting.cells import cell_text, heading, texts
 from rooflight.reporting.encoding import degrading
+from rooflight.reporting.layout import layout, shortened
 
-_PIPE_WIDTH = 132
-_NAME_WIDTH = 28
-_TEXT_WIDTH = 9
-_WRAPPED_WIDTH = 50
-_GAP = 2
+_PIPE_WIDTH: Final = 160
+_TEXT_WIDTH: Final = 132  # of sentences in a pipe
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,18 +25,18 @@ if TYPE_CHECKING:
 def print_report(report: Report, console: Console | None = None) -> None:
     """Write the report to the terminal (or the console given); what its encoding has not is written otherwise.
 
-    It is as wide as the terminal, or ``COLUMNS``. A pipe has no edge: there nothing is cut off, and texts wrap at 132.
+    It is as wide as the terminal, or ``COLUMNS``; 160 columns in a pipe, where sentences wrap at 132. Nothing is wider,
+    and numbers, remedies and sentences are never cut: texts take several lines instead.
     Raises OSError, as of a closed pipe, where it cannot be written.
     """
     console = console or _console(force_jupyter=False)  # text: a notebook shows tables by _repr_html_
-    wide = not console.is_terminal and "COLUMNS" not in os.environ
-    text_width = max(console.width, _PIPE_WIDTH) if wide else console.width
-    if wide:
-        console.width = max(text_width, *map(_whole_width, report.tables), 0)
+    piped = not console.is_terminal and "COLUMNS" not in os.environ
+    if piped:
+        console.width = _PIPE_WIDTH
     with naming("standard output" if console.file is sys.stdout else "the report"), degrading(console.file):
         console.file.flush()
         with console.capture() as captured:  # rich itself would end the process where a pipe is closed
-            _print(report, console, text_width, wide=wide)
+            _print(report.brief or report, console, piped=piped)
         text = captured.get()
         if not console.is_terminal:
             text = "\n".join(line.rstrip() for line in text.split("\n"))  # what rich pads is of no use in a file
@@ -61,17 +59,20 @@ def _console(**options: Any) -> Console:
     return Console(**options)
 
 
-def _print(report: Report, console: Console, text_width: int, *, wide: bool) -> None:
+def _print(report: Report, console: Console, *, piped: bool) -> None:
     from rich.padding import Padding
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    text_width, unicode = min(console.width, _TEXT_WIDTH) if piped else console.width, not console.options.ascii_only
+
     def indented(text: str, style: str) -> None:
         console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False), width=text_width)
 
-    unicode = not console.options.ascii_only
-    console.print()
-    console.print(Text(report.title, style="bold"))
+    console.print(Text(report.title, style="bold"), width=text_width)
+    if report.conclusion:
+        console.print()
+        indented(report.conclusion, "bold green")
     if report.facts:
         facts = RichTable.grid(padding=(0, 2))
         facts.add_column(style="dim", no_wrap=True)
@@ -81,75 +82,39 @@ def _print(report: Report, console: Console, text_width: int, *, wide: bool) -> 
         console.print(Padding(facts, (1, 0, 0, 2), expand=False), width=text_width)
     for table in report.tables:
         console.print()
-        console.print(Text(f"  {table.title}", style="bold"))
-        drawn = _rich_table(table, console.width - 2, wide=wide, unicode=unicode)
+        indented(table.title, "bold")
+        drawn = _rich_table(table, console.width - 2, whole=piped, unicode=unicode)
         console.print(Padding(drawn, (0, 0, 0, 2), expand=False))
         if table.left_out:
-            console.print(Text(f"  … and {table.left_out} more ({table.see})", style="dim"))
+            indented(f"… and {table.left_out} more ({table.see})", "dim")
         if table.note:
             indented(table.note, "dim")
     if report.notes:
         console.print()
         for note in report.notes:
             indented(f"! {note}", "yellow")
-    if report.conclusion:
-        console.print()
-        indented(report.conclusion, "bold green")
     console.print()
 
 
-def _rich_table(table: Table, width: int, *, wide: bool, unicode: bool) -> RichTable:
+def _rich_table(table: Table, width: int, *, whole: bool, unicode: bool) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    rows, right, headings = texts(table), numeric(table), [heading(column) for column in table.columns]
-    lengths = _lengths(table)
-    shown = list(range(len(lengths))) if wide else _columns_that_fit(table, lengths, width)
-    first_width = width - sum(lengths[index] + _GAP for index in shown[1:])  # what the others leave of the line
+    columns = layout(table, width)
     # rich would take a grid with bars in the place of lines that the encoding lacks
     lines = box.SIMPLE_HEAD if unicode else box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
     rich_table = RichTable(box=lines, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for index in shown:
-        wraps, first = table.columns[index].wraps, index == 0
-        if wide:
-            least = min(lengths[index], _WRAPPED_WIDTH) if wraps else lengths[index]
-        else:
-            least = lengths[index] if right[index] else min(lengths[index], _NAME_WIDTH if first else _TEXT_WIDTH)
+    for column in columns:
         rich_table.add_column(
-            Text(headings[index]),
-            justify="right" if right[index] else "left",
-            no_wrap=not wraps,
-            overflow="fold" if wraps else "ellipsis",
-            min_width=least,
-            max_width=max(_NAME_WIDTH, min(lengths[index], first_width)) if first and not wide else None,
+            Text(heading(table.columns[column.index])),
+            justify="left" if column.text else "right",
+            overflow="fold",
+            width=column.width,
         )
-    for row in rows:
-        rich_table.add_row(*(Text(row[index]) for index in shown))
+    for row in texts(table):
+        cells = ((row[column.index], column) for column in columns)
+        rich_table.add_row(
+            *(Text(text if whole or column.wraps else shortened(text, column.width)) for text, column in cells)
+        )
     return rich_table
-
-
-def _lengths(table: Table) -> list[int]:
-    from rich.cells import cell_len
-
-    rows, headings = texts(table), [heading(column) for column in table.columns]
-    return [
-        max(cell_len(text) for text in (*headings[index].split("\n"), *(row[index] for row in rows)))
-        for index in range(len(headings))
-    ]
-
-
-def _whole_width(table: Table) -> int:
-    found = zip(table.columns, _lengths(table), strict=True)
-    return sum((min(length, _WRAPPED_WIDTH) if column.wraps else length) + _GAP for column, length in found) + _GAP
-
-
-def _columns_that_fit(table: Table, lengths: list[int], width: int) -> list[int]:
-    """Positions of the columns to show: all, or without as many optional ones as a narrow terminal asks for."""
-    shown = list(range(len(table.columns)))
-    for name in table.optional:
-        least = [min(lengths[index], _NAME_WIDTH if index == 0 else lengths[index]) for index in shown]
-        if sum(least) + _GAP * (len(shown) - 1) <= width:
-            break
-        shown.remove(table.names.index(name))
-    return shown

@@ -130,7 +130,8 @@ def _idle_table(found: Timeline) -> Table:
         ("longest", "s", lambda detail: detail.longest_s),
         ("mostly in", "", lambda detail: _short(detail.where, 48) or None),
         ("remedy", "", lambda detail: idle_remedy(detail.cause, found)),
-        optional=("median", "longest", "mostly in", "times", "remedy"),
+        wraps=("remedy",),
+        optional=("median", "longest", "times", "mostly in"),
         note="Shares are of the wall time.",
     )
 

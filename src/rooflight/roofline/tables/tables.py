@@ -59,6 +59,7 @@ def _waterfall_table(analysis: CostedSession) -> Table:
         ("so far", "s", lambda gap: gap.until_s),
         ("share", "%", lambda gap: share(gap.seconds, gaps[-1].until_s)),
         ("remedy", "", lambda gap: gap.remedy),
+        wraps=("remedy",),
     )
 
 
@@ -154,6 +155,7 @@ def _uncosted_table(analysis: CostedSession, top: int) -> Table:
         ("calls", "", lambda op: op.calls),
         ("bytes of its tensors", "B", lambda op: op.bytes),
         ("why", "", lambda op: op.reason),
+        wraps=("why",),
         top=top,
         note="These are missing from every total above. Give ops a formula with @rooflight.formula, modules with "
         "@rooflight.module_formula.",

@@ -49,7 +49,7 @@ def report_of(found: ClusterCalibration, *, title: str, notes: Sequence[str] = (
     failed = [each for each in found.measured if each.calibration is None]
     slow = [each for each in compared if each.slow]
     columns = ("node", "", lambda each: each.name), ("reason", "", lambda each: each.reason)
-    tables = (_devices(compared), _slow(slow), table("failed", "Not calibrated", failed, *columns))
+    tables = (_devices(compared), _slow(slow), table("failed", "Not calibrated", failed, *columns, wraps=("reason",)))
     return Report(
         title=title,
         data=ClusterDocument.view(found, nodes=tuple(map(_node, compared)), failed=failed),
