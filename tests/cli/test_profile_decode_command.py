@@ -100,7 +100,7 @@ def test_an_assumed_acceptance_is_named(profile, tmp_path):
 @pytest.mark.parametrize("draft", [(), ("--draft", "self:1", "--gamma", 2)])
 def test_buckets_have_bounds(profile, tmp_path, draft):
     """A step is recorded at the mean KV length of the measured ones, with the cache and the draft that they had."""
-    out = profile(*TINY, *draft, "--bounds")
+    out = profile(*TINY, *draft, "--bounds", "--all")
     found = summary(tmp_path)
     assert not found.problems
     assert [each.batch for each in found.bounds.recorded] == [2]
@@ -245,3 +245,20 @@ def test_a_transformers_config(profile, tmp_path):
     found = summary(tmp_path)
     assert found.workload is not None
     assert (found.workload.model_class, found.workload.cache) == ("GPT2LMHeadModel", "static")
+
+
+def test_the_first_screen_says_where_the_time_goes_and_all_says_the_rest(profile, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = profile(*TINY).rstrip().splitlines()
+    assert len(lines) <= 32
+    assert max(map(len, lines)) <= 100
+    assert "on average" in lines[2]
+    assert lines[0] == "Decode steps: r"
+    text = "\n".join(lines)
+    assert text.count("\n  attn.compute ") == 1
+    monkeypatch.setenv("COLUMNS", "80")
+    whole = profile(*TINY, "--all")
+    assert max(map(len, whole.splitlines())) <= 80
+    for title in ("Per-run overview", "Decode-length buckets", "Serving: latency of requests", "Global summary"):
+        assert title in whole
+        assert title not in text

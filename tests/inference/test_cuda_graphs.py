@@ -111,6 +111,20 @@ def test_a_graph_captured_before_the_runs_and_replayed_in_steps(device, bench, p
     assert summary["problems"] == {}
 
 
+def test_graphs_of_others_are_not_shown(device, bench, prof, model):
+    """Those that a calibration captures beside an attached profiler hold no bucket, and no step replays them."""
+    prof.attach_model(model)
+    graph = torch.cuda.CUDAGraph()
+    graph.capture_begin()
+    device.work(3)
+    graph.capture_end()
+    graph.replay()
+    with run_of(prof, bsz=1), prof.step_timing_ctx():
+        device.work(7)
+    assert bench.summary()["graphs"] == []
+    assert "CUDA graphs" not in report(bench)
+
+
 def test_a_graph_captured_in_a_step(device, bench, prof, model):
     prof.attach_model(model)
     with run_of(prof, bsz=1), prof.step_timing_ctx(), cuda_bucket_timer("embed"):
@@ -170,7 +184,7 @@ def test_buckets_that_are_opened_by_hand_are_seen_too_and_all_is_undone(device, 
 
     captured(step)
     assert prof.summary().graphs[0].buckets == {"embed": 2}
-    assert other.summary().graphs[0].buckets == {}  # it is not the active one
+    assert not other.summary().graphs  # it is not the active one: none of its buckets was opened, and nothing replayed
     prof.detach()
     other.detach()
     assert dict(vars(torch.cuda.CUDAGraph)) == before

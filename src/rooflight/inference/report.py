@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 
-from rooflight.inference.result import BoundsData, RanksData, SummaryDocument, WholeStep, WorkloadData
+from rooflight.inference.result import REPORT, BoundsData, RanksData, SummaryDocument, WholeStep, WorkloadData
 from rooflight.inference.serving import ServingData
 from rooflight.inference.speculation import SpeculativeData
 from rooflight.inference.tables import SHOWN, tables_of
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series
+from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table
 from rooflight.roofline.time_by_place import UNATTRIBUTED
+
+_FIRST_FACTS: Final = (
+    "model",
+    "draft",
+    "workload",
+    "machine",
+    "slowest rank",
+    "wall time",
+    "speculative decoding",
+    "requests",
+)
+_FIRST_ROWS: Final = 9
+_FIRST_NOTES: Final = 5
 
 
 def report_of(summary: SummaryDocument) -> Report:
-    """The report of a summary."""
-    return Report(
+    """The report of a summary; its ``brief`` fits a terminal's first screen."""
+    whole = Report(
         title=f"Decode steps: {summary.meta.run_name}",
         data=summary,
         facts=tuple(_facts(summary)),
@@ -25,6 +40,28 @@ def report_of(summary: SummaryDocument) -> Report:
         notes=tuple(_notes(summary)),
         conclusion=_conclusion(summary),
     )
+    return replace(whole, brief=_brief(whole, summary))
+
+
+def _brief(whole: Report, summary: SummaryDocument) -> Report:
+    """Some facts, and where the time goes: the longest buckets of the model, and of an engine that drafts its own."""
+    drafts, model = bool(summary.speculative.rounds), len(summary.buckets.model) > 1
+    wanted = {"engine_buckets": 3 if model else _FIRST_ROWS} if drafts or not model else {}
+    wanted |= {"model_buckets": _FIRST_ROWS - sum(wanted.values())} if model else {}
+    note = f"Times without the buckets inside. More tables: --all, or {summary.meta.output_dir}/{REPORT}."
+    found = ((whole.table(name), top) for name, top in wanted.items())
+    tables = [replace(table, rows=_longest(table), top=top, see="--all", note="") for table, top in found if table]
+    tables[-1:] = [replace(table, note=note) for table in tables[-1:]]
+    left_out = len(whole.notes) - _FIRST_NOTES
+    notes = (*whole.notes[:_FIRST_NOTES], *((f"{count_of(left_out, 'more note')}: --all.",) if left_out > 0 else ()))
+    facts = tuple(fact for fact in whole.facts if fact[0] in _FIRST_FACTS)
+    return replace(whole, facts=facts, tables=tuple(tables), series=(), notes=notes)
+
+
+def _longest(table: Table) -> tuple[tuple[Cell, ...], ...]:
+    average = table.values("avg")
+    order = sorted(range(len(average)), key=lambda row: -(average[row] or 0.0))  # type: ignore[operator]
+    return tuple(table.rows[row] for row in order)
 
 
 Facts = Iterable[tuple[str, Cell]]
@@ -92,6 +129,9 @@ def _workload_facts(workload: WorkloadData) -> Facts:
     libraries = {"torch": workload.torch, "transformers": workload.transformers}
     versions = "".join(f", {name} {found}" for name, found in libraries.items() if found)
     yield "machine", workload.machine + threads + versions
+    if workload.traced_steps:
+        steps = count_of(workload.traced_steps, "step")
+        yield "trace.json", f"the last {steps}, for https://ui.perfetto.dev or chrome://tracing"
 
 
 def _model(name: str, model_class: str | None, parameters: int | None, more: str | None) -> str:
@@ -200,9 +240,6 @@ def _workload_notes(workload: WorkloadData) -> Iterable[str]:
             "theirs. Measure again on an idle machine."
         )
     yield from workload.notes
-    if workload.traced_steps:
-        steps = "step is" if workload.traced_steps == 1 else f"{workload.traced_steps} steps are"
-        yield f"The last {steps} in trace.json, for https://ui.perfetto.dev or chrome://tracing."
 
 
 def _bound_notes(bounds: BoundsData) -> Iterable[str]:
@@ -229,7 +266,15 @@ def _conclusion(summary: SummaryDocument) -> str:
     )
     most = "" if largest is None else f"; the largest bucket is {largest.name} with {percent(largest.share or 0.0)}"
     speed = f"{_speed(stats.throughput_tok_s)} in steps" if stats.throughput_tok_s is not None else ""
-    return f"{count_of(stats.steps, 'step')} of {_ms(stats.mean_ms)} on average{speed}{most}."
+    return f"{count_of(stats.steps, 'step')} of {_ms(stats.mean_ms)} on average{speed}{_light(summary.bounds)}{most}."
+
+
+def _light(bounds: BoundsData) -> str:
+    if bounds.step is None or not bounds.step.efficiency:
+        return ""
+    times, bound = 1 / bounds.step.efficiency, _ms(bounds.step.op_bound_ms)
+    share = percent(bounds.step.efficiency)
+    return f", {times:,.{1 if times < 100 else 0}f} times the op bound of {bound} (efficiency {share})"
 
 
 def _nothing_measured(summary: SummaryDocument) -> str:

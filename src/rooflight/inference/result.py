@@ -16,7 +16,7 @@ SUMMARY: Final = "summary.json"
 REPORT: Final = "report.md"
 STEPS: Final = "steps.csv"
 
-PERCENTILES: Final = "linear interpolation between order statistics (Hyndman and Fan's type 7)"
+PERCENTILES: Final = "linear interpolation between order statistics"  # type 7 of Hyndman and Fan, as NumPy does
 
 
 class BucketBound(Fields, frozen=True, kw_only=True):
@@ -96,7 +96,8 @@ class BoundsData(Fields, frozen=True, kw_only=True):
 
 class GraphKind(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """CUDA graphs that hold the same: their number, replays in measured steps, and how often each bucket of the model
-    was opened when one was captured; null for graphs that were captured before the model was attached.
+    was opened when one was captured; null for graphs that were captured before the model was attached. Those that are
+    neither replayed nor hold a bucket are of others, as of a calibration.
     """
 
     graphs: int

@@ -78,7 +78,7 @@ def summary_of(
         memory=results.memory(),
         warmup_runs_skipped=results.warmup_runs,
         samples=SampleData.view(results.samples, steps=results.samples.seen, file=STEPS),
-        graphs=tuple(msgspec.structs.replace(kind) for kind in graphs.kinds.values()),
+        graphs=tuple(msgspec.structs.replace(kind) for kind in graphs.kinds.values() if kind.replays or kind.buckets),
         problems=results.problems.counts,
         **figures,
     )

@@ -28,6 +28,9 @@ SHOWN: Final = 40
 _long: Final = partial(table, top=SHOWN, see="summary.json has all")
 """A table of which people see the first rows."""
 
+_NO_WORK_MS: Final = 1e-6
+"""Less is no work that a bound says anything about."""
+
 _Column = tuple[str, str, Callable[[Any], Cell]]
 
 
@@ -44,6 +47,23 @@ def _stats(of: Callable[[Any], StepStats] = lambda row: row.stats) -> tuple[_Col
         ("p99", "s", lambda row: _s(of(row).p99_ms)),
         ("tok/s", "", lambda row: of(row).throughput_tok_s),
         ("tokens", "", lambda row: of(row).tokens_total),
+    )
+
+
+def _bounds(of: Callable[[Any], Any] = lambda row: row) -> tuple[_Column, ...]:
+    """Columns of what a bucket's ops must do: a dash for what is less than a nanosecond of work."""
+
+    def known(figure: Callable[[Any], Cell], other: Cell = None) -> Callable[[Any], Cell]:
+        def cell(row: Any) -> Cell:
+            found = of(row)
+            return other if found.op_bound_ms is not None and found.op_bound_ms < _NO_WORK_MS else figure(found)
+
+        return cell
+
+    return (
+        ("op bound", "s", known(lambda row: _s(row.op_bound_ms))),
+        ("efficiency", "%", known(lambda row: row.efficiency)),
+        ("limiter", "", known(lambda row: row.limiter, "no work")),
     )
 
 
@@ -90,11 +110,6 @@ def _inside(graph: GraphKind) -> str:
 
 
 def _buckets(summary: SummaryDocument) -> Iterable[Table]:
-    bound: tuple[_Column, ...] = (
-        ("op bound", "s", lambda row: _s(row.op_bound_ms)),
-        ("efficiency", "%", lambda row: row.efficiency),
-        ("limiter", "", lambda row: row.limiter),
-    )
     for domain, rows in (("model", summary.buckets.model), ("engine", summary.buckets.engine)):
         if rows:
             yield table(
@@ -106,7 +121,8 @@ def _buckets(summary: SummaryDocument) -> Iterable[Table]:
                 ("share", "%", lambda row: row.share),
                 ("inclusive", "s", lambda row: _s(row.inclusive_ms)),
                 ("calls per step", "", lambda row: row.calls_per_step),
-                *(bound if any(row.op_bound_ms is not None for row in rows) else ()),
+                *(_bounds() if any(row.op_bound_ms is not None for row in rows) else ()),
+                optional=("inclusive", "calls per step"),
                 note="Each bucket without those inside it, so that shares sum to 100 %; inclusive has them too. "
                 f"{UNATTRIBUTED} is the time in which no bucket of this domain was open.",
             )
@@ -128,10 +144,12 @@ def _runs(summary: SummaryDocument) -> Table:
         ("tok/s", "", lambda run: run.stats.throughput_tok_s),
         *((kv_cache,) if summary.kv_cache is not None else ()),
         *((memory,) if summary.memory is not None else ()),
-        note="Runs are numbered from 0; the numbers that are missing are those of warm-up runs."
-        if summary.warmup_runs_skipped
-        else "",
+        note=_warm_up_runs(summary.warmup_runs_skipped),
     )
+
+
+def _warm_up_runs(runs: int) -> str:
+    return "" if not runs else "Run 0 was a warm-up." if runs == 1 else f"Runs 0 to {runs - 1:,} were warm-ups."
 
 
 def _across_runs(summary: SummaryDocument) -> Iterable[Table]:
@@ -164,7 +182,7 @@ def _across_runs(summary: SummaryDocument) -> Iterable[Table]:
                 ("mean", "s", lambda row: _s(row[1].mean)),
                 ("std", "s", lambda row: _s(row[1].std)),
                 ("runs", "", lambda row: row[1].n_runs),
-                note=f"{OTHERS} is the sum of {', '.join(others[:SHOWN])}{more}." if others else "",
+                note=f"{OTHERS}: {', '.join(others[:SHOWN])}{more}." if others else "",
             )
 
 
@@ -260,9 +278,7 @@ def _bucket_bounds(splits: Iterable[BucketSplit]) -> Table:
         ("recorded at", "", lambda row: row[1].kv_length),
         ("bucket", "", lambda row: row[2]),
         ("avg", "s", lambda row: _s(row[3])),
-        ("op bound", "s", lambda row: _s(row[4].op_bound_ms)),
-        ("efficiency", "%", lambda row: row[4].efficiency),
-        ("limiter", "", lambda row: row[4].limiter),
+        *_bounds(lambda row: row[4]),
         note="Op bound: of the bucket's own ops in a step recorded at that KV length; those of all buckets sum to the "
         "whole step's. Efficiency: op bound / avg.",
     )

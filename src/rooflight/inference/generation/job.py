@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any, Final
@@ -166,6 +166,7 @@ class DecodeJob:
         """Write the results, and return their report, and errors of what could not be written where it was meant to."""
         folder = self.save()
         report = report_of(self._prof.summary() if folder is None else read_summary(folder / SUMMARY))
+        report = replace(report, brief=None) if self._job.all else report
         why = f"{self.folder} cannot be written: {self._unsaved}"
         return report, [OSError(why)] if self._unsaved else []
 

@@ -75,6 +75,7 @@ class JobOptions:
     )
     slo_tpot_ms: Annotated[float | None, Option("The same for the time per output token.", "MS")] = None
     slo_e2e_ms: Annotated[float | None, Option("The same for the latency of the whole request.", "MS")] = None
+    all: Annotated[bool, Option("Print all tables, not only where the time goes.")] = False
 
     @property
     def slo_ms(self) -> Mapping[str, float | None]:

@@ -42,10 +42,8 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         )
     if assumed := coverage.upper_calls:
         yield (
-            f"{count_of(assumed, 'call is', 'calls are')} costed under assumptions about the data: unknown "
-            "masks hide nothing (block masks all but a key for each query), routing is balanced, packed sequences "
-            "are equally long, and what indices, sparse "
-            "tensors or regions pick are different elements."
+            f"The work of {count_of(assumed, 'call')} depends on data that were not recorded: its cost is an upper "
+            "estimate (assumed in --json)."
         )
     yield from _host_side_note(analysis)
     for name, calls in analysis.unknown_peaks.items():
