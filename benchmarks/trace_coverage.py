@@ -33,9 +33,6 @@ from rooflight.costs.cost import Uncosted
 from rooflight.roofline.analysis import Analysis
 from rooflight.traces.ops.arguments import DTYPES, NUMBERS
 
-DEVICES = {"Tesla V100-DGXS-32GB": "V100-SXM2-32GB"}
-"""Parts that are not in the catalog, and ones of the same chip, no slower."""
-
 UNNAMED = "MI300X"
 """The device of labelled traces that name none."""
 
@@ -114,7 +111,7 @@ def row_of(path: Path) -> Row:
         whole=True,
     )
     gpu = session.environment.get("gpu", "")
-    session = replace(session, environment={**session.environment, "gpu": DEVICES.get(gpu, gpu) or UNNAMED})
+    session = replace(session, environment={**session.environment, "gpu": gpu or UNNAMED})
     analysis = rl.analyze(session)
     without: dict[str, float] = defaultdict(float)
     op_s = bounded_s = 0.0

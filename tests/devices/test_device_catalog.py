@@ -16,6 +16,8 @@ PRINTED_NAMES = {
     "H100-SXM5-80GB": ["NVIDIA H100 80GB HBM3", "NVIDIA_H100_80GB_HBM3", "NVIDIA-H100-80GB-HBM3"],
     "H100-PCIe-80GB": ["NVIDIA H100 PCIe"],
     "H100-NVL-94GB": ["NVIDIA H100 NVL"],
+    "H800-SXM5-80GB": ["NVIDIA H800"],
+    "V100-DGXS-32GB": ["Tesla V100-DGXS-32GB"],
     "H200-SXM-141GB": ["NVIDIA H200"],
     "H200-NVL-141GB": ["NVIDIA H200 NVL"],
     "GH200-96GB": ["NVIDIA GH200 480GB", "NVIDIA GH200 120GB"],
@@ -72,7 +74,7 @@ RESEMBLING = [
     "NVIDIA H100 64GB HBM3",
     "NVIDIA GH200",
     "NVIDIA H20",
-    "NVIDIA H800",
+    "NVIDIA H800 PCIe",
     "NVIDIA A800-SXM4-80GB",
     "NVIDIA A100X",
     "NVIDIA A100-SXM-64GB",
@@ -89,7 +91,6 @@ RESEMBLING = [
     "Tesla V100-SXM2-32GB-LS",
     "Tesla V100-SXM3-32GB",
     "Tesla V100S-PCIE-32GB",
-    "Tesla V100-DGXS-32GB",
     "Tesla P100-PCIE-12GB",
     "Tesla P40",
     "NVIDIA T4G",
@@ -155,8 +156,8 @@ def test_an_unknown_name_says_what_to_do_and_what_is_close():
     )
     with pytest.raises(ValueError, match='unknown device "abacus": rooflight devices lists those that are known; add'):
         devices.get("abacus")
-    with pytest.raises(ValueError, match=r"\(close: v100-pcie-16gb, v100-pcie-32gb, v100-sxm2-16gb, v100-sxm2-32gb\)"):
-        devices.get("Tesla V100-DGXS-32GB")  # not H100s, whose name is as close
+    with pytest.raises(ValueError, match=r"\(close: v100-dgxs-16gb, v100-dgxs-32gb, v100-pcie-16gb, v100-pcie-32gb"):
+        devices.get("Tesla V100-FHHL-16GB")  # not H100s, whose name is as close
 
 
 MINIMAL = """

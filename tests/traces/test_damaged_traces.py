@@ -233,10 +233,10 @@ def test_shapes_that_no_memory_holds_are_none(tmp_path, dims):
 
 def test_an_unknown_gpu_asks_for_the_device(run, tmp_path):
     path = write(tmp_path / "trace.json", STEP, gpu="NVIDIA H900")
-    code, _, err = run("analyze", path)
-    assert code == 2
-    assert 'unknown device "NVIDIA H900"' in err
-    assert "--device" in err
+    code, out, _ = run("analyze", path)
+    assert code == 0
+    assert 'unknown device "NVIDIA H900"' in " ".join(out.split())
+    assert "--device" in out
     assert run("analyze", path, "--device", "H100-SXM5-80GB")[0] == 0
 
 

@@ -214,6 +214,17 @@ def test_the_command_analyzes_a_trace(run, tmp_path):
     assert "kernels in the trace" in out
 
 
+def test_an_unknown_device_has_a_timeline_and_no_bound(run, tmp_path):
+    code, out, _ = run("analyze", write(tmp_path / "trace.json", EVENTS, gpu="NVIDIA X900"))
+    assert code == 0
+    assert "NVIDIA X900 is unknown, so that nothing is bounded." in " ".join(out.split())
+    assert "rooflight devices lists those that are known" in " ".join(out.split())
+    for title in ("Timeline of the device", "By kernel", "By op", "Why the device was idle"):
+        assert title in out
+    assert "op bound" not in out
+    assert "efficiency" not in out
+
+
 FLASH = {"dims": [[2, 8, 4, 16], [2, 8, 2, 16], [2, 8, 2, 16], [], [], [], [], []]}
 FLASH["types"] = [*["c10::BFloat16"] * 3, *["Scalar"] * 5]
 

@@ -212,7 +212,9 @@ class DeviceSpec:
 
     @property
     def roofs_used(self) -> str:
-        """Where the roofs come from: ``"datasheet"``, or which calibration, or both."""
+        """Where the roofs come from: ``"datasheet"``, or which calibration, or both, or ``"unknown"``."""
+        if not self._roofs:
+            return "unknown"
         if self.calibrated is None:
             clock_hz = self.what_if_clock_hz
             return "datasheet" if clock_hz is None else f"datasheet, arithmetic at {clock_text(clock_hz)}"

@@ -51,8 +51,8 @@ def find_device(
     - any other name: as ``rooflight.devices.get`` finds it, with its newest calibration among those kept on this
       machine; never calibrated now, even if it is here
     - a path to a TOML: the device that it describes
-    - None: the one ``session`` was recorded on, with the calibration made there if it is kept here; without a session
-      the one at hand
+    - None: the one ``session`` was recorded on, with the calibration made there if it is kept here, and without roofs
+      if nobody knows it, but it has a timeline; without a session the one at hand
 
     What-if roofs: matrix products may use the ``precision`` ("tf32", "bf16", "fp8") where a program says more bits, and
     the clock is locked at ``clock_hz`` (``rooflight.devices.what_if`` explains both); the device's name has them.
@@ -234,13 +234,24 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
     if calibrated is not None:
         return calibrated
     if environment.get("device_kind") == "cuda":
-        return devices.get(environment.get("gpu", "unknown GPU"))
+        measured = session.measurement
+        return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None and measured.timeline is not None)
     from rooflight.machine.environment import fingerprint
 
     threads = _threads_of(session)
     if mark and mark == fingerprint("cpu", threads):
         return current_device("cpu", threads=threads, progress=progress)
     raise ValueError("the session's CPU was never calibrated: run rooflight calibrate there, or name a device")
+
+
+def _gpu(name: str, *, timed: bool) -> DeviceSpec:
+    """The GPU of that name; one that nobody knows has no roofs, where a trace has a timeline to show all the same."""
+    try:
+        return devices.get(name)
+    except ValueError as unknown:
+        if not timed:
+            raise
+        return DeviceSpec(name=name, vendor="", architecture="", kind="cuda", notes=(str(unknown),))
 
 
 def _threads_of(session: Session) -> int | None:

@@ -46,7 +46,9 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
             "estimate (assumed in --json)."
         )
     yield from _host_side_note(analysis)
-    for name, calls in analysis.unknown_peaks.items():
+    if not device.memory:
+        yield f"No roof is known: {'; '.join(device.notes) or device.name}."
+    for name, calls in analysis.unknown_peaks.items() if device.memory else ():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
     if missing := memory_shortage(analysis.memory, device.name, compiled=analysis.session.compiled):
         yield f"{missing} The bound is that of one device with enough memory."

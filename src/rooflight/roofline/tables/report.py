@@ -33,8 +33,9 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if model_class := analysis.session.environment.get("model_class"):
         yield "model", model_class
     kinds = (("datasheet", device.datasheet), ("calibrated", device.calibrated))
-    yield "device", f"{device.name} ({' and '.join(name for name, roofs in kinds if roofs)})"
-    yield "roofs", _roofs(analysis)
+    yield "device", f"{device.name} ({' and '.join(name for name, roofs in kinds if roofs) or 'unknown'})"
+    if device.memory:
+        yield "roofs", _roofs(analysis)
     yield from what_if_facts(analysis)
     if device.calibrated is not None:
         yield "roofs from", device.roofs_used
@@ -62,7 +63,8 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if analysis.session.compiled:
         fused = Quantity(analysis.program.fused_bound_s, "s")
         yield "fused bound", f"{fused}: the program is compiled in part or whole, and may beat its op bound"
-    yield "op bound", Quantity(totals.op_bound_s, "s")
+    if totals.op_bound_s:
+        yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from _predicted_facts(analysis)
     yield from _measured_facts(analysis)
     if analysis.timeline is not None and analysis.timeline.launches is not None:
@@ -304,6 +306,9 @@ def _without_bound(analysis: CostedSession) -> str:
         first = analysis.coverage.uncosted[0]
         why = f"The reason for {plain_name(first.name)}: {first.reason}."
         return f"None of the ops has a cost, so nothing can be bounded. {why}{_idle_sentence(analysis)}"
+    if not analysis.device.memory:
+        took = f" The step took {Quantity(measured_s, 's')}." if (measured_s := analysis.totals.measured_s) else ""
+        return f"{analysis.device.name} is unknown, so that nothing is bounded.{took}{_idle_sentence(analysis)}"
     return "The recorded ops do no work that a roof of this device bounds."
 
 

@@ -27,7 +27,8 @@ _TimeColumn = tuple[str, str, Callable[[Group | Operation], Cell]]
 def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
     """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
     timeline, calls = analysis.timeline, analysis.totals.calls
-    if calls:
+    bounded = bool(analysis.totals.op_bound_s)
+    if bounded:
         yield _waterfall_table(analysis)
     if timeline is not None:
         yield from timeline_tables(timeline, analysis.measured_on, unattributed_work(timeline, analysis.costs), top)
@@ -66,6 +67,11 @@ def _waterfall_table(analysis: CostedSession) -> Table:
 def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: str = "") -> Table:
     groups = analysis.by(key)
     total_s = sum(group.bound_s for group in groups)
+    bounds: tuple[_TimeColumn, ...] = (
+        ("op bound", "s", lambda group: group.bound_s),
+        ("share", "%", lambda group: share(group.bound_s, total_s)),
+        ("limiter", "", lambda group: group.limiter),
+    )
     return table(
         f"by_{key}",
         title,
@@ -76,9 +82,7 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
         ("vector", "FLOP", lambda group: group.vector_flops),
         ("bytes", "B", lambda group: group.bytes_moved),
         ("intensity", "FLOP/B", lambda group: group.arithmetic_intensity),
-        ("op bound", "s", lambda group: group.bound_s),
-        ("share", "%", lambda group: share(group.bound_s, total_s)),
-        ("limiter", "", lambda group: group.limiter),
+        *(bounds if total_s else ()),
         *_time_columns(analysis),
         top=top,
         optional=("intensity", "vector", "calls", "matrix", "bytes"),
@@ -90,6 +94,8 @@ def _operation_table(analysis: CostedSession, top: int) -> Table:
     times = _time_columns(analysis)
     measured = any(name == "measured" for name, _, _ in times)
     order = "measured time" if measured else "predicted time" if analysis.predicts else "op bound"
+    bound = (("op bound", "s", lambda op: op.bound_s),)
+    limiter = (("limiter", "", lambda op: op.limiter or "not costed"),)
     source = (("source", "", lambda op: _source_text(op.estimate)),) if analysis.predicts else ()
     return table(
         "operations",
@@ -103,9 +109,9 @@ def _operation_table(analysis: CostedSession, top: int) -> Table:
         ("vector", "FLOP", lambda op: op.vector_flops),
         ("bytes", "B", lambda op: op.bytes_moved),
         ("intensity", "FLOP/B", lambda op: op.arithmetic_intensity),
-        ("op bound", "s", lambda op: op.bound_s),
+        *(bound if analysis.totals.op_bound_s else ()),
         *times,
-        ("limiter", "", lambda op: op.limiter or "not costed"),
+        *(limiter if analysis.totals.op_bound_s else ()),
         *source,
         top=top,
         optional=("vector", "matrix", "bytes", "intensity", "calls", "where", "shapes"),
@@ -122,7 +128,7 @@ def _ridges(analysis: CostedSession) -> str:
 def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
     measured: tuple[_TimeColumn, ...] = (
         ("measured", "s", lambda row: row.measured_s),
-        ("efficiency", "%", lambda row: row.efficiency),
+        *((("efficiency", "%", lambda row: row.efficiency),) if analysis.totals.op_bound_s else ()),
     )
     there: _TimeColumn = ("measured there", "s", lambda row: row.measured_there_s)
     predicted: _TimeColumn = ("predicted", "s", lambda row: row.predicted_s)
