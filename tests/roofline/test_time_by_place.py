@@ -1,5 +1,7 @@
 """Seconds by place beside bounds: shares sum to the whole, what no place has is a row, nothing is dropped."""
 
+from dataclasses import replace
+
 import pytest
 from builders import op, spec
 from hypothesis import given
@@ -10,6 +12,7 @@ from rooflight.devices import get
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.time_by_place import (
     UNATTRIBUTED,
+    contradictions,
     modules_table,
     places_table,
     time_by_place,
@@ -88,6 +91,14 @@ def test_nothing_measured_is_unknown_and_not_zero():
 def test_a_place_faster_than_its_bound_is_a_contradiction():
     times = time_by_place(STEP, "layer", {"Linear": 1e-3, "Residual": 1e-3})
     assert [place.name for place in times.faster_than_bound] == ["Linear"]  # 1.11 ms in 1 ms
+
+
+def test_a_compiled_place_may_beat_its_op_bound():
+    environment = {**STEP.session.environment, "compiled": "yes"}
+    compiled = analyze(replace(STEP.session, environment=environment), H100)
+    for analysis, cause in ((STEP, "a cost, a roof or a clock is wrong"), (compiled, "its ops can have been merged")):
+        (told,) = contradictions(time_by_place(analysis, "layer", {"Linear": 1e-5}))
+        assert cause in told
 
 
 def test_an_unknown_key_is_refused():

@@ -70,12 +70,14 @@ class TimeByPlace:
     """All places of a step by ``key`` (as of ``Analysis.by``), the longest first; bounds order those without times.
 
     ``whole_s`` is the step's time, None where unknown. Shares are of it. Time that no place has is a row of its own,
-    named ``UNATTRIBUTED``, so that shares sum to 1; they sum to more only where places overlap in time.
+    named ``UNATTRIBUTED``, so that shares sum to 1; they sum to more only where places overlap in time. Places of a
+    ``compiled`` program may beat their op bounds.
     """
 
     key: str
     whole_s: float | None
     places: tuple[PlaceTime, ...]
+    compiled: bool = False
 
     @property
     def unattributed_s(self) -> float | None:
@@ -150,7 +152,7 @@ def time_by_place(
         rows += [(UNATTRIBUTED, None, rest_s, None)] if rest_s > _REST * whole_s else []
     places = [PlaceTime.of_group(*row, whole_s) for row in rows]
     places.sort(key=lambda place: -(place.measured_s or place.bound_s or 0.0))
-    return TimeByPlace(key=key, whole_s=whole_s, places=tuple(places))
+    return TimeByPlace(key=key, whole_s=whole_s, places=tuple(places), compiled=analysis.session.compiled)
 
 
 _Row = tuple[str, Group | None, float | None, float | None]
@@ -209,6 +211,8 @@ def contradictions(times: TimeByPlace) -> Iterable[str]:
         cause = (
             f"its data can have come from a cache, where its bound is {warm}."
             if place.measured_s >= place.group.warm_bound_s
+            else "its ops can have been merged, since the program is compiled."
+            if times.compiled
             else "a cost, a roof or a clock is wrong, or the step did other work than the one recorded."
         )
         yield f"{place.name} took {measured}, less than its bound of {bound}: {cause}"

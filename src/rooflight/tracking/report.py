@@ -162,7 +162,7 @@ def scalars_of(step: ObservedStep) -> dict[str, float]:
     efficiencies for one that was being recorded, which takes longer than it would have.
 
     ``sol/`` is the whole step, ``sol_phase/NAME/`` a phase, ``sol_layer/CLASS/`` the modules of a class (their own
-    code; what they call counts where it is). Efficiency is op bound / time.
+    code; what they call counts where it is). Efficiency is op bound / time, of a compiled step fused bound / time.
     """
     wall_s = step.spans.wall_s
     scalars = {"sol/iteration_s": wall_s, "sol/recorded": float(step.recorded)}
@@ -182,7 +182,7 @@ def scalars_of(step: ObservedStep) -> dict[str, float]:
         if totals.bytes_sent:
             scalars["sol/bytes_sent"] = float(totals.bytes_sent)
         if timed and wall_s:
-            scalars["sol/efficiency"] = totals.op_bound_s / wall_s
+            scalars["sol/efficiency"] = structure.analysis.leading_bound[1] / wall_s
             scalars["sol/matrix_flops_per_s"] = totals.matrix_flops / wall_s
     for prefix, key in (("sol_phase", "phase"), ("sol_layer", "layer")):
         scalars |= {f"{prefix}/{name}/seconds": length for name, length in step.seconds_by[key].items()}

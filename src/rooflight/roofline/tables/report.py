@@ -333,7 +333,7 @@ def _predicted_sentence(analysis: CostedSession) -> str:
 
 
 def _there_sentence(analysis: CostedSession) -> str:
-    there, bound_s = analysis.there, analysis.totals.op_bound_s
+    there, (_, bound_s) = analysis.there, analysis.leading_bound
     if there is None:
         return ""
     measured_s, text = there.totals.measured_s, ""
