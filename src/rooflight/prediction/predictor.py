@@ -33,6 +33,7 @@ from rooflight.prediction.work.facts import (
     product_facts,
 )
 from rooflight.prediction.work.features import features_of
+from rooflight.prediction.work.layouts import in_its_layout
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate
@@ -181,7 +182,8 @@ class Predictor(Answers):
             launches_s = np.clip(batch.time_s - least_s, 0.0, launches_s)
             columns = {**batch.columns, "launch_s": launches_s, "kernels_s": least_s}
             for row, (ops, _) in enumerate(group):
-                found[ops] = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
+                estimate = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
+                found[ops] = in_its_layout(estimate, ops, spec)
         return [found[tuple(ops)] for ops in works]
 
     def predict_products(
