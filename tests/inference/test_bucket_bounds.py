@@ -122,7 +122,9 @@ def test_the_whole_step_must_read_its_weights_and_its_cache_once(bench, model):
     assert mean["program_bound_ms"] == pytest.approx((2 * short["program_bound_ms"] + long["program_bound_ms"]) / 3)
     assert mean["efficiency"] == pytest.approx((2 * short["op_bound_ms"] + long["op_bound_ms"]) / 5)
     assert "Steps beside their bounds" in bench.report()
-    (picture,) = report_of(bench.profiler.summary()).series
+    times, picture = report_of(bench.profiler.summary()).series
+    assert [line.name for line in times.lines] == ["measured"]
+    assert times.lines[0].y == tuple(sorted(times.lines[0].y, reverse=True))
     assert picture.title == "Steps of batch 3 beside their bounds"
     measured, op, program = picture.lines
     assert (measured.x, measured.y) == ((4, 20), (1e-3, 3e-3))

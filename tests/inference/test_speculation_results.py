@@ -78,10 +78,13 @@ def test_pictures(host):
     assert report_of(host.profiler.summary()).series == ()
     speculative(host, [(3, 3), (3, 1), (3, 0), (3, 1)])
     report = report_of(host.profiler.summary())
-    lengths, positions = report.series
+    buckets, lengths, positions = report.series
+    (times,) = buckets.lines  # without a recorded step there is no bound to draw
+    assert buckets.id == "buckets"
+    assert times.y == tuple(sorted(times.y, reverse=True))
     assert lengths.lines[0].y == (1, 2, 0, 1)
     assert positions.lines[0].y == (0.75, 0.25, 0.25)
-    assert find("html")(report).count("<svg") == 2
+    assert find("html")(report).count("<svg") == 3 * 2  # for a wide and for a narrow screen
 
 
 def test_a_batch(host):

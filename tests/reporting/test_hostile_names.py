@@ -97,7 +97,8 @@ def test_html_shows_the_name_and_has_no_element_of_its_own(name):
     plain = render_html(report_with("x"))
     tags = re.compile(r"<[a-zA-Z/!][^>]*>")
     kinds = [[re.split(r"[\s>]", tag)[0] for tag in tags.findall(each)] for each in (text, plain)]
-    assert kinds[0] == kinds[1]
+    several = ("<text", "</text")  # a long name takes several lines of a picture
+    assert [kind for kind in kinds[0] if kind not in several] == [kind for kind in kinds[1] if kind not in several]
     assert visible(name) in unescape(text)
 
 

@@ -9,10 +9,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
-from builders import op, spec
+from builders import Nothing, op, spec
 from sessions import Call, session_of
 
 from rooflight.devices import get
+from rooflight.records.report import Axis, Column, Line, Mark, Report, Series, Table
 from rooflight.reporting.html import render_html
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.tables.report import report_of
@@ -63,7 +64,7 @@ def test_every_table_and_series_is_there_under_its_id():
         *(f"series-{series.id}" for series in report.series),
         *(f"table-{table.id}" for table in report.tables),
     ]
-    assert read.tags.count("svg") == 3
+    assert read.tags.count("svg") == 2 * 3  # each for a wide and for a narrow screen
     rows = sum(len(table.rows) + 1 for table in report.tables)
     assert read.tags.count("tr") == rows
     for part in (report.title.split(" <")[0], report.conclusion, "989 TFLOP/s", "By layer type"):
@@ -140,6 +141,30 @@ def test_no_name_runs_in_a_browser_even_without_the_policy(tmp_path):
     assert console == []
     assert "<title>taken" not in dom
     assert dom.count("<script>") == text.count("<script>") == 1  # the page's own
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: the HTML was not opened in a browser")
+def test_a_phone_page_does_not_scroll_sideways_and_its_letters_have_their_size(tmp_path):
+    name = "torch._dynamo.config.reorderable_logging_functions." + "x" * 80
+    bars = Line(name="t", x=(name, "b"), y=(1.0, 2.0), mark=Mark.BARS)
+    series = Series(id="s", title=name, x=Axis(name="x"), y=Axis(name="y", unit="s"), lines=(bars,), note=name)
+    table = Table(id="t", title=name, columns=(Column(name),), rows=((name,),), note=name)
+    texts = {"title": name, "notes": (name,), "conclusion": f"Mend first: {name}.", "facts": ((name, name),)}
+    report = Report(data=Nothing(), tables=(table,), series=(series,), **texts)
+    measure = """
+    const letter = [...document.querySelectorAll("svg text")].find(text => text.getBoundingClientRect().width);
+    const figure = document.querySelector("figure").getBoundingClientRect().width;
+    const scale = letter.getScreenCTM().a;
+    console.log("widths", document.documentElement.scrollWidth, innerWidth, "letters", scale.toFixed(2), figure);
+    """
+    page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render_html(report))
+    (tmp_path / "page.html").write_text(page.replace("</body>", f"<script>{measure}</script></body>"))
+    frame = '<body style="margin:0"><iframe src="page.html" width="390" height="800" style="border:0"></iframe></body>'
+    _, (said,) = browse(tmp_path / "phone.html", frame)
+    content, shown, scale = re.search(r"widths (\d+) (\d+) letters ([\d.]+)", said).groups()
+    assert shown == "390"
+    assert int(content) <= 390
+    assert 0.85 < float(scale) < 1.25
 
 
 def browse(path, text) -> tuple[str, list[str]]:

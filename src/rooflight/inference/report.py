@@ -26,6 +26,7 @@ _FIRST_FACTS: Final = (
     "requests",
 )
 _FIRST_ROWS: Final = 9
+_DRAWN: Final = 10
 _FIRST_NOTES: Final = 5
 
 
@@ -292,27 +293,54 @@ def _nothing_measured(summary: SummaryDocument) -> str:
 
 
 def _series(summary: SummaryDocument) -> Iterable[Series]:
+    yield from _longest_buckets(summary)
     yield from _bounds_over_length(summary.bounds)
-    data = summary.speculative
-    if data.rounds:
-        lengths = data.rounds_by_accepted[:SHOWN]
-        names = tuple(f"{number} accepted" for number in range(len(lengths)))
+    if summary.speculative.rounds:
+        yield from _accepted(summary.speculative)
+
+
+def _longest_buckets(summary: SummaryDocument) -> Iterable[Series]:
+    rows = summary.buckets.model if len(summary.buckets.model) > 1 else summary.buckets.engine
+    longest = sorted(rows, key=lambda row: -row.exclusive_ms)[:_DRAWN]
+    measured, bounds = [row.exclusive_ms for row in longest], [row.op_bound_ms for row in longest]
+    if len(longest) > 1 and longest[0].exclusive_ms:
         yield Series(
-            id="accepted_lengths",
-            title="Accepted lengths",
-            x=Axis(name="draft tokens accepted"),
-            y=Axis(name="rounds"),
-            lines=(Line(name="rounds", x=names, y=tuple(map(float, lengths)), mark=Mark.BARS),),
+            id="buckets",
+            title="Where the time of a step goes",
+            x=Axis(name="bucket"),
+            y=Axis(name="time of a step", unit="s"),
+            lines=tuple(
+                Line(
+                    name=name,
+                    x=tuple(row.name for row in longest),
+                    y=tuple((ms or 0.0) / 1e3 for ms in each),
+                    mark=Mark.BARS,
+                )
+                for name, each in (("measured", measured), ("op bound", bounds))
+                if any(each)
+            ),
         )
-        shares = (data.acceptance_by_position or ())[:SHOWN]
-        names = tuple(f"position {number}" for number in range(1, len(shares) + 1))
-        yield Series(
-            id="acceptance_by_position",
-            title="Acceptance by position of the draft",
-            x=Axis(name="position"),
-            y=Axis(name="accepted", unit="%"),
-            lines=(Line(name="of rounds that proposed the position", x=names, y=shares, mark=Mark.BARS),),
-        )
+
+
+def _accepted(data: SpeculativeData) -> Iterable[Series]:
+    lengths = data.rounds_by_accepted[:SHOWN]
+    names = tuple(f"{number} accepted" for number in range(len(lengths)))
+    yield Series(
+        id="accepted_lengths",
+        title="Accepted lengths",
+        x=Axis(name="draft tokens accepted"),
+        y=Axis(name="rounds"),
+        lines=(Line(name="rounds", x=names, y=tuple(map(float, lengths)), mark=Mark.BARS),),
+    )
+    shares = (data.acceptance_by_position or ())[:SHOWN]
+    names = tuple(f"position {number}" for number in range(1, len(shares) + 1))
+    yield Series(
+        id="acceptance_by_position",
+        title="Acceptance by position of the draft",
+        x=Axis(name="position"),
+        y=Axis(name="accepted", unit="%"),
+        lines=(Line(name="of rounds that proposed the position", x=names, y=shares, mark=Mark.BARS),),
+    )
 
 
 def _bounds_over_length(bounds: BoundsData) -> Iterable[Series]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, floor, log10
+from textwrap import wrap
 from typing import Final
 from xml.etree.ElementTree import Element
 
@@ -60,46 +61,59 @@ def scale_of(values: Iterable[float], start: float, end: float, *, logarithmic: 
     return AxisScale(low=low, high=high, start=start, end=end, logarithmic=logarithmic)
 
 
-_WIDTH: Final = 640
-_HEIGHT: Final = 380
-_LEFT: Final = 104
-_RIGHT: Final = 36
-_TOP: Final = 14
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Sizes of a picture in pixels: with its margins, and the width for names of categories (0: above their bars)."""
+
+    name: str
+    width: int
+    height: int
+    left: int
+    right: int
+    top: int
+    labels: int
+
+
+_WIDE: Final = Frame(name="wide", width=640, height=380, left=104, right=36, top=14, labels=270)
+_NARROW: Final = Frame(name="narrow", width=320, height=300, left=84, right=16, top=26, labels=0)
+"""For a phone: as wide as its screen less the margins, so that letters have their size."""
+
 _BOTTOM: Final = 50
 _BAR_HEIGHT: Final = 30
-_BAR_LABELS: Final = 270  # of the width, for the names of categories
+_LINE: Final = 15
 _COLOURS: Final = 8  # classes c0 to c7 of the style sheet
 _LETTER: Final = 6.6  # width of a letter in pixels, about
 
 
 def chart_of(series: Series) -> Element:
-    """The picture, and under it the names of its lines where there are several."""
+    """The picture, for a wide and for a narrow screen, and under it the names of its lines where there are several."""
     bars = [line for line in series.lines if line.mark is Mark.BARS]
-    picture = _bars(series, bars) if bars else _plot(series)
+    pictures = [_bars(series, bars, frame) if bars else _plot(series, frame) for frame in (_WIDE, _NARROW)]
     if len(series.lines) < 2:
-        return element("div", picture, class_="chart")
+        return element("div", *pictures, class_="chart")
     entries = [
         element("li", element("span", class_=f"swatch c{number % _COLOURS}"), line.name)
         for number, line in enumerate(series.lines)
     ]
-    return element("div", picture, element("ul", *entries, class_="legend"), class_="chart")
+    return element("div", *pictures, element("ul", *entries, class_="legend"), class_="chart")
 
 
-def _svg(height: float, title: str, parts: Iterable[Element]) -> Element:
-    return element("svg", element("title", title), *parts, viewBox=f"0 0 {_WIDTH} {height:g}", role="img")
+def _svg(frame: Frame, height: float, title: str, parts: Iterable[Element]) -> Element:
+    box = f"0 0 {frame.width} {height:g}"
+    return element("svg", element("title", title), *parts, viewBox=box, role="img", class_=frame.name)
 
 
-def _plot(series: Series) -> Element:
-    bottom = _HEIGHT - _BOTTOM
+def _plot(series: Series, frame: Frame) -> Element:
+    bottom = frame.height - _BOTTOM
     tops = _stacked(series.lines)
-    x = scale_of(_numbers(series.lines), _LEFT, _WIDTH - _RIGHT, logarithmic=series.x.logarithmic)
-    y = scale_of((top for line in tops for top in line), bottom, _TOP, logarithmic=series.y.logarithmic)
-    parts = [*_axis_y(series.y, y), *_axis_x(series.x, x, bottom)]
+    x = scale_of(_numbers(series.lines), frame.left, frame.width - frame.right, logarithmic=series.x.logarithmic)
+    y = scale_of((top for line in tops for top in line), bottom, frame.top, logarithmic=series.y.logarithmic)
+    parts = [*_axis_y(series.y, y, frame), *_axis_x(series.x, x, bottom, frame)]
     floor: Sequence[float] = (0.0,) * max((len(line.x) for line in series.lines), default=0)
     for number, (line, top) in enumerate(zip(series.lines, tops, strict=True)):
         parts += _marks(line, top, floor, series=series, scales=(x, y), colour=f"c{number % _COLOURS}")
         floor = top if line.mark is Mark.AREA else floor
-    return _svg(_HEIGHT, series.title, parts)
+    return _svg(frame, frame.height, series.title, parts)
 
 
 def _marks(
@@ -149,26 +163,29 @@ def _point_text(line: Line, place: int, series: Series) -> str:
     return f"{line.labels[place]}: {figures}" if line.labels else figures
 
 
-def _axis_y(axis: Axis, scale: AxisScale) -> Iterable[Element]:
+def _axis_y(axis: Axis, scale: AxisScale, frame: Frame) -> Iterable[Element]:
     for value in scale.ticks:
         up = scale.at(value)
-        yield element("line", x1=_LEFT, x2=_WIDTH - _RIGHT, y1=up, y2=up, class_="grid")
-        yield element("text", _tick(value, axis), x=_LEFT - 8, y=up + 4, text_anchor="end")
-    middle = (_HEIGHT - _BOTTOM + _TOP) / 2
+        yield element("line", x1=frame.left, x2=frame.width - frame.right, y1=up, y2=up, class_="grid")
+        yield element("text", _tick(value, axis), x=frame.left - 8, y=up + 4, text_anchor="end")
+    if not frame.labels:
+        yield element("text", axis.name, x=0, y=12)
+        return
+    middle = (frame.height - _BOTTOM + frame.top) / 2
     yield element("text", axis.name, x=14, y=middle, text_anchor="middle", transform=f"rotate(-90 14 {middle:g})")
 
 
-def _axis_x(axis: Axis, scale: AxisScale, bottom: float) -> Iterable[Element]:
+def _axis_x(axis: Axis, scale: AxisScale, bottom: float, frame: Frame) -> Iterable[Element]:
     for value in scale.ticks:
         across = scale.at(value)
-        yield element("line", x1=across, x2=across, y1=_TOP, y2=bottom, class_="grid")
+        yield element("line", x1=across, x2=across, y1=frame.top, y2=bottom, class_="grid")
     # units such as FLOP/B have no thousandths: named once, they leave room for every tick
     named_once = scale.logarithmic and not axis.unit.endswith("/s") and "/" in axis.unit
     texts = [_tick(value, Axis(name="") if named_once else axis) for value in scale.ticks]
     for value, text in _apart(scale, texts):
         yield element("text", text, x=scale.at(value), y=bottom + 18, text_anchor="middle")
     name = f"{axis.name}, {axis.unit}" if named_once else axis.name
-    yield element("text", name, x=(_LEFT + _WIDTH - _RIGHT) / 2, y=bottom + 40, text_anchor="middle")
+    yield element("text", name, x=(frame.left + frame.width - frame.right) / 2, y=bottom + 40, text_anchor="middle")
 
 
 def _apart(scale: AxisScale, texts: Sequence[str]) -> list[tuple[float, str]]:
@@ -185,31 +202,42 @@ def _apart(scale: AxisScale, texts: Sequence[str]) -> list[tuple[float, str]]:
 
 
 def _tick(value: float, axis: Axis) -> str:
-    if not axis.unit or (0 < value < 1 and axis.unit != "s"):  # such units have no names for a thousandth
+    if not axis.unit or (0 < value < 1 and axis.unit not in ("s", "%")):  # such units have no names for a thousandth
         return f"{value:,.6g} {axis.unit}".rstrip()
     return str(Quantity(value, axis.unit)).replace(".00 ", " ").replace(".0 ", " ")
 
 
-def _bars(series: Series, lines: Sequence[Line]) -> Element:
-    """Horizontal bars, since the names of categories are long; of several lines, side by side."""
+def _bars(series: Series, lines: Sequence[Line], frame: Frame) -> Element:
+    """Horizontal bars, since the names of categories are long; of several lines, side by side. Names that the margin
+    has no room for stand above their bars, on as many lines as they take.
+    """
     categories = list(dict.fromkeys(str(name) for line in lines for name in line.x))
+    above = max(map(len, categories), default=0) * _LETTER > frame.labels - 20
+    left, height = 14 if above else frame.labels, max(_BAR_HEIGHT, 8 + _LINE * len(lines))
+    names = [wrap(name, int(frame.width / _LETTER) - 1) if above else [name] for name in categories]
     ends = [end for line in lines for base, length in _spans(line) for end in (base, base + length)]
-    x = scale_of(ends, _BAR_LABELS, _WIDTH - _RIGHT - 60)  # the last figure stands beyond its bar
-    bottom = _TOP + _BAR_HEIGHT * len(categories)
-    parts = list(_axis_x(series.y, x, bottom))
-    for row, category in enumerate(categories):
-        up = _TOP + _BAR_HEIGHT * (row + 0.5) + 4
-        parts.append(element("text", _cut(category), x=_BAR_LABELS - 10, y=up, text_anchor="end"))
-    thickness = (_BAR_HEIGHT - 8) / len(lines)
+    x = scale_of(ends, left, frame.width - frame.right - 60)  # the last figure stands beyond its bar
+    tops = list(accumulate((height + _LINE * len(name) * above for name in names), initial=float(_WIDE.top)))
+    parts = [*_axis_x(series.y, x, tops[-1], frame), *_names_of_bars(names, tops, 0 if above else left - 10)]
+    bar_tops = dict(zip(categories, (end - height for end in tops[1:]), strict=True))
+    thickness = (height - 8) / len(lines)
     for number, line in enumerate(lines):
         for place, span in enumerate(_spans(line)):
-            top = _TOP + _BAR_HEIGHT * categories.index(str(line.x[place])) + 4 + number * thickness
+            top = bar_tops[str(line.x[place])] + 4 + number * thickness
             colour = f"c{(place if len(lines) == 1 else number) % _COLOURS}"
             ends = sorted((x.at(span[0]), x.at(sum(span))))
             parts += _bar(line, place, series.y, ends=ends, top=top, height=thickness, colour=colour)
     if len(lines) == 1 and lines[0].base:
-        parts += _steps(lines[0], x)
-    return _svg(bottom + _BOTTOM, series.title, parts)
+        parts += _steps(lines[0], x, [bar_tops[str(name)] for name in lines[0].x])
+    return _svg(frame, tops[-1] + _BOTTOM, series.title, parts)
+
+
+def _names_of_bars(names: Sequence[Sequence[str]], tops: Sequence[float], at: float) -> Iterable[Element]:
+    """The lines of each name: before its bar, where they end ``at`` a pixel, or above it from the left edge (0)."""
+    for name, top, end in zip(names, tops, tops[1:], strict=False):
+        first = (top + end) / 2 + 4 if at else top + 12
+        for row, text in enumerate(name):
+            yield element("text", text, x=at, y=first + _LINE * row, text_anchor="end" if at else "start")
 
 
 def _bar(
@@ -224,19 +252,14 @@ def _bar(
     yield element("text", figure, x=right + 6, y=top + height / 2 + 4, class_="figure")
 
 
-def _steps(line: Line, x: AxisScale) -> Iterable[Element]:
-    for row, (base, _) in enumerate(_spans(line)[1:]):
-        middle = _TOP + _BAR_HEIGHT * (row + 0.5)
-        yield element("line", x1=x.at(base), x2=x.at(base), y1=middle, y2=middle + _BAR_HEIGHT, class_="step")
+def _steps(line: Line, x: AxisScale, tops: Sequence[float]) -> Iterable[Element]:
+    for (base, _), above, below in zip(_spans(line)[1:], tops, tops[1:], strict=False):
+        at, half = x.at(base), _BAR_HEIGHT / 2
+        yield element("line", x1=at, x2=at, y1=above + half, y2=below + half, class_="step")
 
 
 def _spans(line: Line) -> list[tuple[float, float]]:
     return list(zip(line.base or (0.0,) * len(line.y), line.y, strict=True))
-
-
-def _cut(name: str) -> str:
-    most = int((_BAR_LABELS - 20) / _LETTER)
-    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def _path(corners: Iterable[tuple[float, float]]) -> str:

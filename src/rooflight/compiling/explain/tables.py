@@ -20,7 +20,7 @@ from rooflight.compiling.explain.result import (
 )
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Report, Table, table
+from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, table
 
 
 def _layers(dispatched: Sequence[Dispatched]) -> Table:
@@ -117,9 +117,28 @@ def report_of(found: ExplainDocument) -> Report:
         data=found,
         facts=tuple(_facts(found)),
         tables=tuple(each for each in _tables(found) if each.rows),
+        series=tuple(_series(found)),
         notes=(*found.notes, *_notes(found)),
         conclusion=conclusion(found),
     )
+
+
+def _series(found: ExplainDocument) -> Iterator[Series]:
+    """The time of each stage of compiling, by graph."""
+    graphs = [graph for graph in found.graphs if graph.stages_s][:ROWS]
+    names = tuple(f"{graph.id} {graph.function}" for graph in graphs)
+    if len(set(names)) == len(names) > 0:
+        lines = (
+            Line(name=name, x=names, y=tuple(graph.stages_s.get(stage, 0.0) for graph in graphs), mark=Mark.BARS)
+            for name, stage in (("Dynamo", DYNAMO), ("AOT", AOT), ("Inductor", INDUCTOR), ("build", BUILD))
+        )
+        yield Series(
+            id="compile_time",
+            title="Time to compile, by graph and stage",
+            x=Axis(name="graph"),
+            y=Axis(name="time to compile", unit="s"),
+            lines=tuple(lines),
+        )
 
 
 def saved_bytes(kernels: Iterable[Kernel]) -> tuple[int, int] | None:
