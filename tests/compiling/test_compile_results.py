@@ -145,7 +145,8 @@ def test_kernels_and_bytes_before_and_after() -> None:
 def test_paths_are_short_where_that_names_one_target() -> None:
     names = {"gpt2": "gpt2", "a/train.py:f": "train.py:f", "b/train.py:g": "train.py:g", "/x/model/": "model"}
     assert short_names(list(names)) == names
-    same = ["a/config.json", "b/config.json"]
+    assert short_names(["a/config.json", "b/config.json"]) == {"a/config.json": "a", "b/config.json": "b"}
+    same = ["a/model.json", "b/model.json"]
     assert short_names(same) == dict(zip(same, same, strict=True))
 
 
@@ -157,8 +158,8 @@ def test_what_ran_is_told() -> None:
     report = report_of([told, replace(told, mode="max-autotune"), plain])
     assert report.facts == (("step", step),)
     assert report.notes.count("No class named.") == 1
-    assert report.title == "torch.compile: x.json, it"
+    assert report.title == "torch.compile: x, it"
     assert [(each.target, each.step) for each in report.data] == [("a/x.json", step)] * 2 + [("it", "it")]
     columns = report.tables[0].names
     assert columns[:3] == ("target", "mode", "verdict")
-    assert report.tables[0].rows[0][:3] == ("x.json", "default", "pays")
+    assert report.tables[0].rows[0][:3] == ("x", "default", "pays")

@@ -259,6 +259,16 @@ def test_unknown_and_doubled_operators_are_refused():
         registry.register(registry.find("gemm"))
 
 
+@pytest.mark.parametrize(("name", "meant"), [("attention", "sdpa"), ("matmul", "gemm"), ("conv", "conv2d")])
+def test_other_words_for_an_operator_are_understood(name, meant):
+    with pytest.raises(ValueError, match=f'unknown operator "{name}": did you mean {meant}'):
+        registry.find(name)
+
+
+def test_all_suggestions_exist():
+    assert {each for found in registry._SYNONYMS.values() for each in found} <= set(registry.names())
+
+
 def test_operators_are_known_without_torch():
     code = (
         "import sys; from rooflight.costs.operators import registry; registry.names(); sys.exit('torch' in sys.modules)"

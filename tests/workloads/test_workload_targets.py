@@ -6,7 +6,7 @@ import pytest
 
 from rooflight.workloads.errors import RunFailed, TargetError
 from rooflight.workloads.presets import preset
-from rooflight.workloads.targets import ConfigFile, UserFunction, find_target, open_target
+from rooflight.workloads.targets import ConfigFile, UserFunction, called, find_target, open_target
 
 TINY_LLAMA = {
     "model_type": "llama",
@@ -43,9 +43,29 @@ def test_finds_presets_configs_and_functions(tmp_path, config_file):
 def test_presets_and_configs_open_with_options(config_file):
     step = open_target("gpt2", step="forward", batch=3, seq=5, dtype="fp16", device="meta")
     assert step.description == "gpt2: forward pass, batch 3, sequence 5, float16"
-    step = open_target(config_file(TINY_LLAMA), seq=8, device="cpu", optimizer="sgd")
+    path = config_file(TINY_LLAMA)
+    step = open_target(path, seq=8, device="cpu", optimizer="sgd")
     assert step.run().isfinite()
-    assert step.description == "llama: training step, batch 1, sequence 8, float32, SGD (foreach)"
+    assert step.description == f"{Path(path).parent.name}: training step, batch 1, sequence 8, float32, SGD (foreach)"
+
+
+def test_a_config_is_called_as_its_folder_or_its_file(tmp_path, monkeypatch):
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "config.json").touch()
+    monkeypatch.chdir(tmp_path / "small")
+    assert {called(text) for text in ("config.json", str(tmp_path / "small"), "../small/", "../small/config.json")} == {
+        "small"
+    }
+    assert called("a/mine.json") == "mine"
+    assert called("a/train.py:make_step") == "train.py:make_step"
+    assert called("gpt2") == "gpt2"
+
+
+def test_a_model_of_the_hub_names_the_preset():
+    with pytest.raises(TargetError, match=r"^no file Qwen/Qwen3-8B: did you mean qwen3-8b"):
+        find_target("Qwen/Qwen3-8B")
+    with pytest.raises(TargetError, match=r"^no file nowhere/abcxyz$"):
+        find_target("nowhere/abcxyz")
 
 
 def test_quantized_checkpoint_is_built_in_the_dtype_asked_for(config_file):

@@ -70,6 +70,7 @@ class StepSpec:
 def checked_spec(
     target: str | Preset | PreTrainedConfig,
     *,
+    name: str = "",
     step: str,
     batch: int | None,
     seq: int | None,
@@ -88,7 +89,7 @@ def checked_spec(
     elif small:
         raise TargetError("small is for presets: a config has no reduced shapes")
     else:
-        config, chosen, name = wanted, class_of(wanted), str(wanted.model_type)
+        config, chosen, name = wanted, class_of(wanted), name or str(wanted.model_type)
         default_batch, default_seq = DEFAULT_BATCH, DEFAULT_SEQ
     checked = _checked_step(step, chosen, name)
     if checked != "train" and optimizer not in (None, "none"):

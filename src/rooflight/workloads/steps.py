@@ -56,6 +56,7 @@ class Step:
 def make_step(
     target: str | Preset | PreTrainedConfig,
     *,
+    name: str = "",
     step: str = "train",
     batch: int | None = None,
     seq: int | None = None,
@@ -71,10 +72,10 @@ def make_step(
     without gradients. ``prefill``: forward that fills a key-value cache and gives the last position's logits.
     ``decode``: one more token after ``seq`` cached ones. None takes the preset's default (dtype: bfloat16, on CPU
     float32; optimizer: adamw). ``small`` takes the preset's reduced shapes; ``with_state`` gives the optimizer its
-    state beforehand. Raises TargetError for impossible options.
+    state beforehand. ``name`` is that of a config, otherwise its model_type. Raises TargetError for impossible options.
     """
     spec = checked_spec(
-        target, step=step, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
+        target, name=name, step=step, batch=batch, seq=seq, dtype=dtype, device=device, optimizer=optimizer, small=small
     )
     if spec.step == "train":
         return _train(spec, with_state=with_state)

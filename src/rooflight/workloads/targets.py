@@ -71,11 +71,26 @@ def check_heads(config: PreTrainedConfig, path: Path) -> None:
             raise TargetError(f"{path}: {heads} attention heads cannot share {shared} key-value heads evenly")
 
 
+def called(text: str) -> str:
+    """What reports call a target: a config by its folder, or by its file where that is not config.json; of other paths
+    the last part.
+    """
+    path = Path(text)
+    if path.name == "config.json" or (path.suffix == "" and path.is_dir()):
+        return (path if path.is_dir() else path.parent).resolve().name
+    return path.stem if path.suffix == ".json" else path.name
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfigFile:
-    """A transformers config on disk."""
+    """A transformers config on disk. Its ``name`` is its folder's, or the file's own if that is not config.json."""
 
     path: Path
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return called(str(self.path))
 
     def config(self) -> PreTrainedConfig:
         """The config as transformers reads it: offline, never running code from beside it."""
@@ -124,8 +139,10 @@ def find_target(text: str) -> Target:
     if (Path(text) / "config.json").is_file():
         return ConfigFile(path=Path(text) / "config.json")
     if "/" in text or Path(text).suffix in _SUFFIXES:
-        what = f"{text} is a folder without a config.json" if Path(text).is_dir() else f"no file {text}"
-        raise TargetError(what)
+        if Path(text).is_dir():
+            raise TargetError(f"{text} is a folder without a config.json")
+        close = suggestion(text.rpartition("/")[2])  # of a model's name on the Hub
+        raise TargetError(f"no file {text}" + (f": {close}" if close.endswith("?") else ""))
     hint = suggestion(text)
     end = "" if hint.endswith("?") else "."
     raise TargetError(
@@ -180,6 +197,7 @@ def open_target(
 
     return make_step(
         target.config() if isinstance(target, ConfigFile) else target,
+        name=target.name if isinstance(target, ConfigFile) else "",
         step=step or "train",
         batch=batch,
         seq=seq,

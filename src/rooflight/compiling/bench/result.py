@@ -16,6 +16,7 @@ import msgspec
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.workloads.outputs import Difference
+from rooflight.workloads.targets import called
 
 Verdict = Literal["pays", "neutral", "hurts", "unsure"]
 NEUTRAL: Final = 0.05
@@ -25,8 +26,8 @@ _MOST_SHARE: Final = 0.25
 
 
 def short_names(targets: Iterable[str]) -> dict[str, str]:
-    """The names of targets in tables and sentences: of a path only its file, where no two are called so."""
-    names = {target: target.rstrip("/").rpartition("/")[2] for target in targets}
+    """The names of targets in tables and sentences: of a path its file, of a config its folder, where no two are so."""
+    names = {target: called(target) for target in targets}
     counts = Counter(names.values())
     return {target: name if counts[name] == 1 else target for target, name in names.items()}
 

@@ -21,6 +21,7 @@ from rooflight.compiling.explain.result import (
 from rooflight.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, table
+from rooflight.workloads.targets import called
 
 
 def _layers(dispatched: Sequence[Dispatched]) -> Table:
@@ -113,7 +114,7 @@ _SHORT: Final = 60
 def report_of(found: ExplainDocument) -> Report:
     """What ``rooflight explain`` shows."""
     return Report(
-        title=f"What torch.compile makes of {found.target}",
+        title=f"What torch.compile makes of {called(found.target) if found.target.endswith('.json') else found.target}",
         data=found,
         facts=tuple(_facts(found)),
         tables=tuple(each for each in _tables(found) if each.rows),

@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, Final
 
 from rooflight.costs.operators.operator import PAIR, Operator, Prepared, Shape, Work
 from rooflight.costs.operators.sizes import Size
@@ -85,6 +85,16 @@ def _prepare(made: Any, backward: bool, torch: Any, shape: Shape, dtype: str, de
     return differentiable(torch, run, leaves) if backward else Prepared(forward=run)
 
 
+_SYNONYMS: Final = {
+    **dict.fromkeys(("attention", "attn", "flash_attention", "scaled_dot_product_attention"), ("sdpa",)),
+    **dict.fromkeys(("matmul", "mm", "addmm", "dot"), ("gemm", "linear")),
+    **dict.fromkeys(("conv", "convolution"), ("conv2d",)),
+    **dict.fromkeys(("norm", "layer_norm", "rms_norm"), ("layernorm_rows", "rmsnorm")),
+    **dict.fromkeys(("allreduce", "nccl"), ("all_reduce",)),
+}
+"""What operators are called elsewhere."""
+
+
 def register(operator: Operator) -> Operator:
     """Make an operator known under its name. Raises ValueError for a name that is taken."""
     if operator.name in _operators:
@@ -98,7 +108,7 @@ def find(name: str) -> Operator:
     _load()
     if name in _operators:
         return _operators[name]
-    close = get_close_matches(name, _operators, n=3)
+    close = [*_SYNONYMS.get(name.lower(), ()), *get_close_matches(name, _operators, n=3)][:3]
     hint = f"did you mean {', '.join(close)}? " if close else ""
     raise ValueError(f'unknown operator "{name}": {hint}see rooflight sample --list')
 

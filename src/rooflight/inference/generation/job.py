@@ -26,7 +26,7 @@ from rooflight.machine.cpu_load import Bystander
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Report
 from rooflight.workloads.errors import RunFailed, TargetError, in_one_line
-from rooflight.workloads.targets import UserFunction, find_target
+from rooflight.workloads.targets import UserFunction, called, find_target
 
 _EVERY_S: Final = 0.1  # how often progress is drawn; where nothing is drawn, it is logged:
 _LOGGED_EVERY_S: Final = 15.0  # a minute of silence looks like a hang
@@ -60,7 +60,7 @@ class DecodeJob:
             "num_total_runs": (job.runs + job.warmup) * self._kinds,
             **job.slo_ms,
         }
-        given = {"model": Path(text).name.replace(":", "_"), "target": text, "command": command, **asdict(loop)}
+        given = {"model": called(text).replace(":", "_"), "target": text, "command": command, **asdict(loop)}
         given |= {**settings, "batch_size": loop.batch}
         self._prof = Profiler(given, device=loop.device, on_step=self._spans.add)
         self.folder = self._prof.out_dir

@@ -68,7 +68,7 @@ def decoder_config(text: str, *, small: bool) -> NamedConfig:
     else:
         if small:
             raise TargetError("--small is for presets: a config has no reduced shapes")
-        config, name = target.config(), str(target.path)
+        config, name = target.config(), target.name
         chosen = class_of(config)
     if chosen.kind != "causal-lm" or config.is_encoder_decoder:
         raise TargetError(f"{name} is {chosen.name}, {chosen.kind}: only decoders (causal-lm) generate tokens here")
