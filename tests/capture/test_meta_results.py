@@ -34,7 +34,7 @@ class Counting:
 
 
 ATEN = torch.ops.aten
-IMAGE = torch.empty(2, 3, 8, 8, device="meta", memory_format=torch.channels_last)
+CONVOLVED = (empty(2, 3, 8, 8), empty(4, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ IMAGE = torch.empty(2, 3, 8, 8, device="meta", memory_format=torch.channels_last
         (ATEN.max.dim, (empty(2, 3), 0)),
         (ATEN.native_layer_norm.default, (empty(2, 3), [3], None, None, 1e-5)),
         (ATEN.cat.default, ([empty(2), empty(3)],)),
-        (ATEN.convolution.default, (IMAGE, empty(4, 3, 3, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)),
+        (ATEN.convolution.default, CONVOLVED),
         (ATEN.add_.Tensor, (empty(3, 4), empty(4))),
         (ATEN.sigmoid_.default, (empty(3, 4).t(),)),
         (ATEN.fill_.Scalar, (empty(2), 1.5)),
@@ -219,3 +219,23 @@ def test_a_program_is_recorded_as_without_memory(steps, requires_grad):
     except RuntimeError:
         remembered = None
     assert remembered == plain
+
+
+@pytest.mark.parametrize("transposed", [False, True], ids=["", "transposed"])
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize(("image", "weight"), [(True, False), (False, True), (True, True), (False, False)])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_a_convolution_has_the_layout_that_it_has_on_a_cpu(dims, image, weight, groups, transposed):
+    layouts = [(torch.channels_last if dims == 2 else torch.channels_last_3d) if each else torch.contiguous_format
+               for each in (image, weight)]  # fmt: skip
+    strides = []
+    for device in ("cpu", "meta"):
+        x = torch.ones(2, 8, *[6] * dims, device=device).contiguous(memory_format=layouts[0])
+        w = torch.ones(8, 8 // groups, *[3] * dims, device=device).contiguous(memory_format=layouts[1])
+        settings = [1] * dims, [0] * dims, [1] * dims, transposed, [0] * dims, groups
+        with rl.record() as recording:
+            out = [ATEN.convolution.default(x, w, None, *settings).relu() for _ in range(2)]
+        strides.append(
+            [out[0].stride(), out[1].stride(), [op.outputs[0].strides for op in recording.session.signatures]]
+        )
+    assert strides[0] == strides[1]

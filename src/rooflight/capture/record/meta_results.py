@@ -26,6 +26,7 @@ _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer})
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
+_LAYOUTS: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 _MOST_KINDS: Final = 1 << 14
 _UNKNOWN: Final = object()
 
@@ -43,8 +44,11 @@ def remembering(func: Any, run: Run) -> Run:
 
     A call always runs if its tensors are not plain ones on meta, and while other dispatch modes are active.
     """
-    if getattr(func, "overloadpacket", None) in (_aten.clone, _aten.add_):
+    packet = getattr(func, "overloadpacket", None)
+    if packet in (_aten.clone, _aten.add_):
         run = partial(_with_sparse, run)
+    if packet is _aten.convolution:
+        run = partial(_in_its_layout, run)
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.arguments or str(schema.arguments[0].type) != "Tensor":
         return run
@@ -75,6 +79,19 @@ def _with_sparse(run: Run, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     sizes, parts = (x.sparse_dim(), x.dense_dim(), x.shape), (x._indices().clone(), x._values().clone())
     options = {"dtype": x.dtype, "layout": x.layout, "device": x.device, "is_coalesced": x.is_coalesced()}
     return _aten._sparse_coo_tensor_with_dims_and_tensors(*sizes, *parts, **options)
+
+
+def _in_its_layout(run: Run, x: torch.Tensor, weight: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    """``run``, a convolution: its result is channels-last where its image or weight is, as on a CPU and with cuDNN. On
+    meta torch leaves it contiguous.
+    """
+    out = run(x, weight, *args, **kwargs)
+    with Unnoticed():
+        layout = _LAYOUTS.get(out.dim()) if out.is_meta else None
+        strided = [each for each in (x, weight) if not each.is_contiguous()]
+        if layout is None or not any(each.is_contiguous(memory_format=layout) for each in strided):
+            return out
+        return torch.empty_like(out, memory_format=layout)
 
 
 def _remembering(

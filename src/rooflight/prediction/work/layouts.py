@@ -49,7 +49,7 @@ def channels_last_share(op: OpSignature) -> float:
     images = [each for each in (*op.inputs, *op.outputs) if len(each.shape) == 4 and each.shape != weight.shape]
     if prod(weight.shape[2:]) == 1 or weight.shape[1] == 1 or any(each.shape[1] < _FEW_CHANNELS for each in images):
         return 1.0
-    # cuDNN's rule: one of them is enough; on the meta device a result has no layout, its weight keeps it
+    # cuDNN's rule: one of them is enough
     if not any(map(_is_channels_last, (op.input("input") or op.input("self"), weight))):
         return 1.0
     cost = cost_of(op)
