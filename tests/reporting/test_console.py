@@ -64,10 +64,25 @@ def test_a_terminal_shows_the_conclusion_first_and_remedies_in_full():
 def test_optional_columns_give_way_before_texts_become_unreadable():
     columns = (Column("op"), Column("bytes", "B"), Column("calls"), Column("limiter"))
     table = Table(id="t", title="T", columns=columns, rows=(("scaled_dot_product_attention", 1, 2, "compute"),))
-    shown = layout(replace(table, optional=("calls", "bytes")), 40)
+    (shown,) = layout(replace(table, optional=("calls", "bytes")), 40)
     assert [(column.index, column.width) for column in shown] == [(0, 28), (3, 7)]
-    assert [column.index for column in layout(replace(table, optional=("calls", "bytes")), 45)] == [0, 1, 3]
-    assert [column.width for column in layout(table, 40)] == [16, 6, 5, 7]  # none is optional: the name takes two lines
+    assert [column.index for column in layout(replace(table, optional=("calls", "bytes")), 45)[0]] == [0, 1, 3]
+    assert [column.width for column in layout(table, 40)[0]] == [
+        16,
+        6,
+        5,
+        7,
+    ]  # the name takes two lines
+
+
+def test_numbers_that_do_not_fit_a_line_come_in_parts():
+    columns = (Column("batch"), *(Column(f"figure{number}") for number in range(12)))
+    table = Table(id="t", title="T", columns=columns, rows=(("one", *range(10**6, 10**6 + 12)),))
+    lines = printed(Report(title="T", tables=(table,), data=Nothing()), terminal=True, width=60).splitlines()
+    assert max(map(len, lines)) <= 60
+    text = " ".join(lines)
+    assert all(f"{number:,}" in text for number in range(10**6, 10**6 + 12))
+    assert text.count("batch") == text.count("one") == 3
 
 
 def test_a_brief_report_is_what_a_terminal_shows():

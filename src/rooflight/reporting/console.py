@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
+from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,7 +13,7 @@ from rooflight.records.files import naming
 from rooflight.records.report import Report, Table
 from rooflight.reporting.cells import cell_text, heading, texts
 from rooflight.reporting.encoding import degrading
-from rooflight.reporting.layout import layout, shortened
+from rooflight.reporting.layout import Placed, layout, shortened
 
 _PIPE_WIDTH: Final = 160
 _TEXT_WIDTH: Final = 132  # of sentences in a pipe
@@ -83,8 +84,9 @@ def _print(report: Report, console: Console, *, piped: bool) -> None:
     for table in report.tables:
         console.print()
         indented(table.title, "bold")
-        drawn = _rich_table(table, console.width - 2, whole=piped, unicode=unicode)
-        console.print(Padding(drawn, (0, 0, 0, 2), expand=False))
+        for number, columns in enumerate(layout(table, console.width - 2)):
+            drawn = _rich_table(table, columns, whole=piped, unicode=unicode)
+            console.print(Padding(drawn, (min(number, 1), 0, 0, 2), expand=False))
         if table.left_out:
             indented(f"… and {table.left_out} more ({table.see})", "dim")
         if table.note:
@@ -96,12 +98,11 @@ def _print(report: Report, console: Console, *, piped: bool) -> None:
     console.print()
 
 
-def _rich_table(table: Table, width: int, *, whole: bool, unicode: bool) -> RichTable:
+def _rich_table(table: Table, columns: Sequence[Placed], *, whole: bool, unicode: bool) -> RichTable:
     from rich import box
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    columns = layout(table, width)
     # rich would take a grid with bars in the place of lines that the encoding lacks
     lines = box.SIMPLE_HEAD if unicode else box.Box(str(box.SIMPLE_HEAD).replace("─", "-"), ascii=True)
     rich_table = RichTable(box=lines, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))

@@ -30,18 +30,26 @@ class Placed:
     width: int
 
 
-def layout(table: Table, width: int) -> list[Placed]:
+def layout(table: Table, width: int) -> list[list[Placed]]:
     """The columns that fit into ``width``, all with their cells in full: numbers on one line, headings and texts on
-    several where they must. Optional columns are left out where that is not enough.
+    several where they must. Optional columns are left out where that is not enough. Where the others are too many, they
+    are in several parts, each of which begins with the first column.
     """
     left_out: set[int] = set()
     for name in (None, *table.optional):
         left_out |= set() if name is None else {table.names.index(name)}
         placed = [column for column in _natural(table) if column.index not in left_out]
         if _shrunk(placed, width, _READABLE) <= 0:
-            return placed
-    _shrunk(placed, width, _NARROW)
-    return placed
+            return [placed]
+    if _shrunk(placed, width, _NARROW) <= 0:
+        return [placed]
+    first, *others = placed
+    parts = [[first]]
+    for column in others:
+        if sum(each.width + GAP for each in parts[-1]) + column.width > width and len(parts[-1]) > 1:
+            parts.append([first])
+        parts[-1].append(column)
+    return parts
 
 
 def _natural(table: Table) -> list[Placed]:
