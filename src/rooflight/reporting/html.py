@@ -58,6 +58,8 @@ def html_fragment(report: Report) -> str:
     It needs none of them, so that it looks the same in a notebook that is not trusted and where others show it.
     """
     parts = [element("h3", report.title)]
+    if report.conclusion:
+        parts.append(element("p", element("strong", report.conclusion)))
     if report.facts:
         pairs = [element("tr", element("th", name), element("td", cell_text(value))) for name, value in report.facts]
         parts.append(element("table", element("tbody", *pairs)))
@@ -70,8 +72,6 @@ def html_fragment(report: Report) -> str:
         parts += [element("p", text) for text in (*more, table.note) if text]
     if report.notes:
         parts.append(element("ul", *(element("li", note) for note in report.notes)))
-    if report.conclusion:
-        parts.append(element("p", element("strong", report.conclusion)))
     return fragment_text(element("div", *parts, class_="rooflight"))
 
 

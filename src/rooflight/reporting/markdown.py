@@ -16,6 +16,8 @@ _LEADS: Final = re.compile(r"(\d*)(?=(?<!\d)[-+=]|(?<=\d)[.)](?:\s|$))")
 def render_markdown(report: Report) -> str:
     """The report as a Markdown document. Names from the program are escaped: they show as they are, and do nothing."""
     lines = [f"# {_escape(report.title)}", ""]
+    if report.conclusion:
+        lines += [f"**{_line(report.conclusion)}**", ""]
     lines += [f"- **{_escape(name)}**: {_escape(cell_text(value))}" for name, value in report.facts]
     for table in report.tables:
         lines += ["", f"## {_escape(table.title)}", "", *_table_lines(table)]
@@ -25,8 +27,6 @@ def render_markdown(report: Report) -> str:
             lines += ["", _line(table.note)]
     if report.notes:
         lines += ["", "## Notes", "", *(f"- {_line(note)}" for note in report.notes)]
-    if report.conclusion:
-        lines += ["", f"**{_line(report.conclusion)}**"]
     return "\n".join(lines) + "\n"
 
 
