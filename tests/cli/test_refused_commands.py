@@ -41,6 +41,7 @@ NOTHING = [
 ANALYZE = [
     ("gpt3", "did you mean gpt2"),
     ("gpt2 --step fly", 'unknown step "fly"'),
+    ("gpt2 --mode train", "no such option: --mode (Possible options: --step)"),
     ("gpt2 --dtype fp3", 'unknown dtype "fp3"'),
     ("gpt2 --dtype int8", "int8"),
     ("gpt2 --device 'NVIDIA H300'", 'unknown device "NVIDIA H300"'),

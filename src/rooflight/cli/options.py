@@ -54,6 +54,15 @@ _WRITTEN: Final = OUTPUTS - {"render"} | {"save", "out", "output_dir"}
 class Command(TyperCommand):
     """A verb whose help has a section for each panel."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does; who names the step by ``--mode``, which is torch.compile's, is shown ``--step``."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer exports no name for click's error of an unknown option
+            if getattr(error, "option_name", "") == "--mode" and any("--step" in each.opts for each in self.params):
+                error.possibilities = ["--step"]  # type: ignore[attr-defined]
+            raise
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Arguments first, panels in the order of the verb's parameters, ``--help`` last."""
         panels: dict[str, list[tuple[str, str]]] = {}
