@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One visit to a CUDA machine: tests, calibration, bytes against counters, three models measured. At most 9 minutes.
+# One visit to a CUDA machine: tests, calibration, bytes against counters, models measured and predicted. At most 9 minutes.
 #
 #   bash benchmarks/gpu/run.sh        results in ${OUT:-benchmarks/results}
 #
@@ -66,10 +66,14 @@ part "nvidia-smi" 20 nvidia-smi --format=csv \
   --query-gpu=name,driver_version,memory.total,clocks.sm,clocks.max.sm,clocks.mem,clocks.max.mem,temperature.gpu,power.draw,power.limit
 part "tests" 75 "$python" -m pytest -q -rA -m gpu -p no:cacheprovider -o filterwarnings=default tests/gpu
 rooflight "calibrate" 90 calibrate --device cuda --json "$out/calibration.json"
-part "bytes against counters" 150 "$python" benchmarks/gpu/bytes_against_counters.py --json "$out/bytes.json" --seconds 95
-rooflight "analyze gpt2" 60 analyze gpt2 --device cuda --json "$out/gpt2.json"
+part "bytes against counters" 120 "$python" benchmarks/gpu/bytes_against_counters.py --json "$out/bytes.json" --seconds 95
+rooflight "analyze gpt2" 60 analyze gpt2 --device cuda --predict --json "$out/gpt2.json"
 rooflight "analyze llama-3.1-8b" 90 analyze llama-3.1-8b --device cuda --step forward --seq 2048 --dtype bf16 --json "$out/llama-3.1-8b.json"
-rooflight "analyze resnet-50" 60 analyze resnet-50 --device cuda --json "$out/resnet-50.json"
+rooflight "analyze resnet-50" 60 analyze resnet-50 --device cuda --predict --json "$out/resnet-50.json"
+part "predictions against the clock" 200 "$python" benchmarks/gpu/predictions_against_clock.py --save "$out/sessions" \
+  --json "$out/predictions.json" --seconds 150
+tar -C "$out" -cf "$out/sessions.tar" sessions && rm -r "$out/sessions"
+rooflight "compile-bench" 150 compile-bench gpt2 --quick --json "$out/compile.json"
 part "nvidia-smi, after" 15 nvidia-smi --format=csv --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw
 
 {

@@ -22,5 +22,11 @@ def test_the_peak_of_a_training_step_is_the_allocators(target: str) -> None:
         step.run()
     torch.cuda.synchronize()
     memory = rl.analyze(recording.session, "H200-SXM-141GB").memory
-    # cuBLAS keeps a workspace that no op shows
-    assert memory.peak_bytes == pytest.approx(torch.cuda.max_memory_allocated(), rel=0.03)
+    peak, held = (torch.cuda.memory_stats()[f"requested_bytes.all.{which}"] for which in ("peak", "current"))
+    torch._C._cuda_clearCublasWorkspaces()  # one per thread that multiplied: 34 MB on Hopper, that no op shows
+    workspaces = held - torch.cuda.memory_stats()["requested_bytes.all.current"]
+    print(
+        f"ours {memory.peak_bytes}, asked for {peak}, of it workspaces {workspaces}, with rounding "
+        f"{torch.cuda.max_memory_allocated()}"
+    )
+    assert memory.peak_bytes == pytest.approx(peak - workspaces, rel=0.03)

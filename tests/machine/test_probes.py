@@ -53,6 +53,22 @@ def test_a_disturbed_sweep_does_not_spoil_the_roof():
     assert figures["matrix"].rate == 10_000
 
 
+def test_a_first_call_that_loads_its_code_costs_the_figure_no_samples():
+    """As on an H200: the budget went into loading kernels, and each product had one sample, held up by the host."""
+    clock, calls = FakeClock(), []
+
+    def prepare():
+        def run():
+            calls.append(None)
+            clock.advance({1: 2.0, 2: 1e-3}.get(len(calls), 1e-4))
+
+        return run
+
+    figure = search([probe(Trial(pattern="loads", work=1, prepare=prepare))], clock=clock, budget_s=0.1)["matrix"]
+    assert figure.rate == pytest.approx(10_000)
+    assert len(figure.timing.samples_s) >= 100
+
+
 def test_a_failing_trial_leaves_the_others_alone():
     clock = FakeClock()
     figures = search([probe(failing("no int8"), trial(clock, "works", 1, 0.001))], clock=clock, budget_s=0.1)

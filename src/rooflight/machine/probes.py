@@ -138,7 +138,8 @@ def _run_each(
         best_rate = max(rival.rate for rival in contest)
         too_long = best_rate > 0 and standing.trial.work / best_rate > longest_call_s
         if best_rate == 0 or (left_s > 0 and not too_long):
-            _run(standing, clock=clock, box_s=max(left_s / (len(chosen) - number), 1e-3))
+            # the only figure so far may not be one sample, which the host's launch may have held up
+            _run(standing, clock=clock, box_s=max(left_s / (len(chosen) - number), 1e-3 if best_rate else 0.02))
 
 
 def _leaders(contest: Sequence[_Standing], count: int) -> Sequence[_Standing]:
@@ -149,7 +150,9 @@ def _leaders(contest: Sequence[_Standing], count: int) -> Sequence[_Standing]:
 def _run(standing: _Standing, *, clock: Clock, box_s: float) -> None:
     try:
         run = standing.trial.prepare()
-        timing = measure(run, clock=standing.trial.clock or clock, spread=0, box_s=box_s, max_samples=100)
+        run()  # outside the box: a GPU loads a kernel's code at its first call, for up to a second
+        clock = standing.trial.clock or clock
+        timing = measure(run, clock=clock, spread=0, box_s=box_s, max_samples=100, warmups=0)
     except Exception as error:  # an unsupported dtype, a full memory, no compiler: the reason is reported
         first_line = re.sub(r"(?<!\w)/[\w./+-]+", "(path)", str(error).strip().split("\n", 1)[0])[:160]
         standing.error = f"{type(error).__name__}: {first_line}"
