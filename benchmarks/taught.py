@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from rooflight.prediction.lint.findings import lint_ops
 from rooflight.prediction.model.model import Expert
 from rooflight.prediction.read.measured import MeasuredOps
 
+OURS = Path(__file__).parent / "results" / "h200" / "learned"
 COARSE_ROWS = 600
 """Rows of each table that a coarse fit learns from."""
 
@@ -49,8 +51,15 @@ def measured_traces(root: Path) -> dict[str, MeasuredOps]:
     return {path.name: read_measured([path], progress=lambda _: None)[0] for path in traces(root)}
 
 
+@functools.cache
+def ours() -> tuple[MeasuredOps, ...]:
+    """Random ops that we measured on an H200."""
+    return tuple(read_measured(sorted(OURS.glob("*.session")), progress=lambda _: None))
+
+
 def ops_of(sessions: Sequence[MeasuredOps]) -> tuple[Shown, ...]:
-    """What sessions teach, without what lint flags."""
+    """What sessions, and our own, teach, without what lint flags."""
+    sessions = [*sessions, *ours()]
     return shown_by_ops(sessions, [finding for each in sessions for finding in lint_ops(each)]).shown
 
 

@@ -115,10 +115,10 @@ def programs() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
 
     yield from mixes(range(7, 9))
     for target, wanted in PRESETS:
-        yield f"{target} {wanted["step"]}", functools.partial(preset, target, wanted)
+        yield f"{target} {wanted['step']}", functools.partial(preset, target, wanted)
     for target, wanted in PRESETS:
         if target == "resnet-50":
-            yield f"{target} {wanted["step"]} nhwc", functools.partial(preset, target, wanted, torch.channels_last)
+            yield f"{target} {wanted['step']} nhwc", functools.partial(preset, target, wanted, torch.channels_last)
 
 
 def row_of(name: str, analysis: Analysis) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from rooflight.prediction.work.facts import (
     FACTS,
     OTHER_REDUCTIONS_KEY,
     OTHERS_KEY,
+    PRODUCT_KEY,
     WorkKind,
     facts_of,
     kind_of,
@@ -36,6 +37,7 @@ from rooflight.prediction.work.facts import (
 )
 from rooflight.prediction.work.features import features_of, names_of
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 from rooflight.sampling.sweeps import full_grid
 
 CACHES = (
@@ -152,6 +154,44 @@ def test_sizes_are_those_of_the_product_that_kernels_make_of_it():
     transposed = facts(TRANSPOSED)
     assert [transposed[name] for name in ("positions", "out", "in", "taps")] == [8 * 21**3, 32, 16, 27]
     assert (transposed["transposed"], transposed["dims"], transposed["stride"]) == (1, 3, 8)
+
+
+def test_the_layout_of_images_is_a_fact():
+    nhwc = op(
+        "aten::convolution",
+        {"input": TensorSpec((8, 16, 32, 32), "float32", (16384, 1, 512, 16)), "weight": spec((64, 16, 3, 3))},
+        [TensorSpec((8, 64, 30, 30), "float32", (57600, 1, 1920, 64))],
+        stride=(1, 1), dilation=(1, 1), groups=1, transposed=False,
+    )  # fmt: skip
+    assert [facts(each)["channels last"] for each in (PLAIN, nhwc)] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "out", "strided", "reordered"),
+    [
+        (None, None, 0, 0),
+        ((4096, 1, 512, 16), (4096, 1, 512, 16), 1, 0),  # channels last, and so it stays
+        ((4096, 1, 512, 16), None, 1, 1),
+        ((256, 2048, 32, 1), None, 0, 0),  # whole rows change places
+        ((0, 256, 32, 1), None, 0, 0),  # repeated
+    ],
+)
+def test_rows_know_whether_their_entries_lie_apart_and_in_another_order(given, out, strided, reordered):
+    shape = (8, 16, 8, 32)
+    clone = op("aten::clone", {"self": TensorSpec(shape, "float32", given)}, [TensorSpec(shape, "float32", out)])
+    found = facts_of([clone], H100)
+    values = dict(zip(FACTS[WorkKind.ROWS], found.values, strict=True))
+    assert (values["strided"], values["reordered"]) == (strided, reordered)
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "k", "log2_bytes"),
+    [(64, 64, 64, 4), (64, 50257, 768, 1), (63, 64, 64, 4), (64, 30522, 64, 2), (8, 8, 7, 1)],
+)
+def test_products_know_to_how_many_bytes_their_rows_are_aligned(m, n, k, log2_bytes):
+    values = product_facts(*(np.array([each]) for each in (m, n, k)), "bf16", H100)
+    found = dict(zip(names_of(PRODUCT_KEY), features_of(PRODUCT_KEY, values, H100)[0], strict=True))
+    assert found["align bytes"] == pytest.approx(log2_bytes)
 
 
 def test_what_is_stuffed_between_strides_is_not_multiplied():

@@ -45,6 +45,14 @@ def test_a_smooth_function_is_learned_from_few_rows():
     assert np.abs(smooth(shown, wave(shown)).predict(asked) - wave(asked)).max() < 0.05
 
 
+def test_of_more_rows_than_it_keeps_it_learns_from_some():
+    values = points(MOST_ROWS + 300)
+    learned = smooth(values, wave(values))
+    assert len(learned.weight) == MOST_ROWS
+    asked = points(50, seed=1)
+    np.testing.assert_allclose(learned.predict(asked), wave(asked), atol=0.05)
+
+
 def test_what_does_not_vary_is_no_matter():
     shown = points(60)
     shown[:, 2] = 7.0

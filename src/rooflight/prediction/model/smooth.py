@@ -78,9 +78,12 @@ def lone_point(features: int, mean: float) -> Smooth:
 
 
 def smooth(values: Floats, target: Floats, *, mean: float | None = None) -> Smooth:
-    """A process that predicts ``target`` [rows] from features [rows, features], its scales by maximum likelihood.
-    ``mean`` is what it predicts far from all rows, by default that of the target.
+    """A process that predicts ``target`` [rows] from features [rows, features], its scales by maximum likelihood; from
+    some of more rows than it may keep. ``mean`` is what it predicts far from all rows, by default that of the target.
     """
+    if len(values) > MOST_ROWS:
+        kept = np.sort(np.random.default_rng(1).permutation(len(values))[:MOST_ROWS])
+        values, target = values[kept], target[kept]
     spread = values.std(axis=0)
     used = spread > 1e-9
     mean = float(target.mean()) if mean is None else mean

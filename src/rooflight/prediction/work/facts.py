@@ -77,12 +77,14 @@ FACTS: Final[Mapping[WorkKind, tuple[str, ...]]] = {
     WorkKind.PRODUCT: (*_COMMON, "b", "m", "n", "k", "other b", "other m", "other n", "left", "right"),
     WorkKind.ATTENTION: (*_COMMON, "heads", "queries", "keys", "width", "group", "causal"),
     # positions of the result, in the whole batch; channels of a group, out and in; taps of the kernel; groups; whether
-    # it is transposed; in how many dimensions; products of the strides and of the dilations
-    WorkKind.CONVOLUTION: (*_COMMON, *_CONVOLVED),
+    # it is transposed; in how many dimensions; products of the strides and of the dilations; whether the channels of a
+    # position lie together in memory
+    WorkKind.CONVOLUTION: (*_COMMON, *_CONVOLVED, "channels last"),
     # bytes that a rank sends; ranks that take part, and the nodes they are on
     WorkKind.NETWORK: (*_COMMON, "sent", "ranks", "nodes"),
-    # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all
-    WorkKind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors"),
+    # sizes of the largest tensor, or of a list; bytes written to memory that no input has; tensors in all; whether the
+    # last dimension of the largest lies apart in memory, and whether another large one lies in another order
+    WorkKind.ROWS: (*_COMMON, "rows", "width", "fresh", "tensors", "strided", "reordered"),
 }
 
 
@@ -264,7 +266,8 @@ def _convolution(main: Costed) -> _Found | None:
     transposed = bool(op.attribute("transposed")) or "transpose" in op.name
     groups = _setting(op, "groups")
     shape = (positions, channels_out / groups, channels_in / groups, prod(weight.shape[2:]), groups)
-    how = (float(transposed), dims, _setting(op, "stride"), _setting(op, "dilation"))
+    last = _nearest(x) == len(x.shape) - dims - 1
+    how = (float(transposed), dims, _setting(op, "stride"), _setting(op, "dilation"), float(last))
     return (CONVOLUTION_BACKWARD_KEY if "backward" in op.name else CONVOLUTION_KEY), (*shape, *how)
 
 
@@ -289,7 +292,8 @@ def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
     names = "+".join(dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
     key = _NOT_AS_NAMED + names if "attention" in names or names in _CONVOLUTIONS else names
     fresh = sum(_fresh_bytes(each.op) for each in work)
-    return key, (*_rows_and_width(main.op), fresh, sum(len(each.op.inputs) + len(each.op.outputs) for each in work))
+    tensors = sum(len(each.op.inputs) + len(each.op.outputs) for each in work)
+    return key, (*_rows_and_width(main.op), fresh, tensors, *_layout(main.op))
 
 
 def is_plain(key: str, facts: Floats) -> bool:
@@ -373,6 +377,28 @@ def _rows_and_width(op: OpSignature) -> tuple[float, float]:
     largest = max((*op.inputs, *op.outputs), key=lambda tensor: tensor.numel, default=None)
     width = largest.shape[-1] if largest is not None and largest.shape else 1
     return largest.numel // max(1, width) if largest is not None else 1, width
+
+
+def _layout(op: OpSignature) -> tuple[float, float]:
+    """Whether the last dimension of the largest tensor lies apart in memory; whether one half as large or more is
+    written or read in another order, as in a transposition that is written out.
+    """
+    tensors = (*op.inputs, *op.outputs)
+    if traits_of(op).over_lists or all(tensor.strides is None for tensor in tensors):
+        return 0.0, 0.0
+    largest = max(tensors, key=lambda tensor: tensor.numel)
+    near = {_nearest(tensor) for tensor in tensors if len(tensor.shape) > 1 and 2 * tensor.numel > largest.numel}
+    return float(_nearest(largest) != -1), float(len(near) > 1)
+
+
+def _nearest(tensor: TensorSpec) -> int:
+    """The dimension whose entries lie next to each other in memory; -1 if it is the last of several entries."""
+    if tensor.strides is None:
+        return -1
+    lain = [(stride, -place) for place, stride in enumerate(tensor.strides) if stride and tensor.shape[place] > 1]
+    last = max((-place for _, place in lain), default=-1)
+    nearest = -min(lain, default=(1, -last))[1]
+    return -1 if nearest == last else nearest
 
 
 def normalized_rows(op: OpSignature) -> float | None:
