@@ -252,7 +252,11 @@ def test_operators_still_make_every_key_of_the_models_that_come_with_rooflight()
     manifest = read_manifest(SHIPPED)
     assert manifest is not None
     wanted = {entry.key for entry in manifest.models.values() if kind_of(entry.key) is not WorkKind.NETWORK}
-    of_sessions = {key for key, model in Predictor().models.items() if model.rows < FEWEST_OF_A_TABLE}
+    others = {
+        key: sum(expert.rows for expert in model.experts if expert.device != "H200-SXM-141GB")  # steps of random ops
+        for key, model in Predictor().models.items()
+    }
+    of_sessions = {key for key, rows in others.items() if rows < FEWEST_OF_A_TABLE}
     made = set().union(*(keys_of(operator) for operator in registry.every() if not operator.ranks))
     assert wanted - of_sessions - {OTHERS_KEY, OTHER_REDUCTIONS_KEY} <= made
     assert len(wanted - of_sessions) > 20

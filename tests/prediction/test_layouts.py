@@ -62,7 +62,7 @@ def test_more_bandwidth_is_never_slower(predictor):
     for channels in (16, 64, 512):
         h100, h200 = (
             predictor.predict(convolution(channels, channels, image_last=True), device).time_s
-            for device in ("H100-SXM5-80GB", "H200-SXM-141GB")
+            for device in ("H100-PCIE-80GB", "H100-NVL-94GB")
         )
         assert h200 <= h100 * (1 + 1e-6)
 

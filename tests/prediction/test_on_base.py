@@ -34,7 +34,7 @@ def plain(key: str, slowdown: float, count: int = 6, device=L4, noise: float = 0
     memory_s = moved / device.dram_bytes_per_s
     facts = np.column_stack([
         memory_s, memory_s / 9, memory_s, moved, 0 * rows, rows * width, 1 + 0 * rows, 0 * rows, 2 + 0 * rows,
-        rows, width, 2 * rows * width, 2 + 0 * rows,
+        rows, width, 2 * rows * width, 2 + 0 * rows, 0 * rows, 0 * rows,
     ])  # fmt: skip
     return Shown(key=key, device=device, facts=facts, slowdown=slowdown + rng.normal(0, noise, count))
 

@@ -32,8 +32,8 @@ from rooflight.prediction.work.facts import (
     kind_of,
     product_facts,
 )
-from rooflight.prediction.work.features import features_of
-from rooflight.prediction.work.layouts import in_its_layout
+from rooflight.prediction.work.features import CHANNELS_LAST, features_of
+from rooflight.prediction.work.layouts import in_default_layout, in_its_layout
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate
@@ -173,7 +173,11 @@ class Predictor(Answers):
                 by_kind.setdefault((facts.key, devices.index(known)), []).append((ops, facts))
         for (key, place), group in by_kind.items():
             known, values = devices[place], np.array([facts.values for _, facts in group])
-            batch, (model, source) = self._batch(key, values, known), self._model_for(key, values, known)
+            model, source = self._model_for(key, values, known)
+            taught_layouts = model is not None and model.saw_both(CHANNELS_LAST, known)
+            if not taught_layouts:
+                values = in_default_layout(key, values)
+            batch = self._batch(key, values, known)
             # what is left for the device is no shorter than its kernels
             least_s = np.where(batch.extrapolated, small_s(key, values, known), kernels_s(key, values, known))
             launches_s = np.zeros(len(group))
@@ -183,7 +187,7 @@ class Predictor(Answers):
             columns = {**batch.columns, "launch_s": launches_s, "kernels_s": least_s}
             for row, (ops, _) in enumerate(group):
                 estimate = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
-                found[ops] = in_its_layout(estimate, ops, spec)
+                found[ops] = estimate if taught_layouts else in_its_layout(estimate, ops, spec)
         return [found[tuple(ops)] for ops in works]
 
     def predict_products(

@@ -225,6 +225,14 @@ class Model:
         """That of a device, if there is one."""
         return next((each for each in self.experts if each.device == device.name), None)
 
+    def saw_both(self, feature: str, device: DeviceSpec) -> bool:
+        """Whether the device's own expert learned from rows with a feature and without."""
+        expert, names = self.expert(device), names_of(self.key)
+        if expert is None or feature not in names:
+            return False
+        place = names.index(feature)
+        return bool(expert.low[place] < expert.high[place])
+
     def uncorrected(self, facts: Floats, device: DeviceSpec) -> Floats:
         """log(time / bound) that is corrected on a device: on one without an expert, no launch is in it."""
         values = features_of(self.key, facts, device)
@@ -257,6 +265,7 @@ class Model:
             low, high = expert.around(known, values)
             strange = familiarity(self.key, expert, values) < _FAMILIAR
             if strange.any():
+                known &= ~strange
                 if len(self.experts) > 1:
                     blend = self.blend(values[strange], expert.traits)
                     slowdown[strange] = self._with_launch_of(expert, facts[strange], values[strange], blend, device)

@@ -30,6 +30,8 @@ OPS: Final = 5
 """The place of the number of ops among the features, of all but collectives."""
 MATRIX_UNITS: Final = "on matrix units"
 """The feature that tells float32 on the vector lanes from TF32: 1 where the peak is that of matrix units."""
+CHANNELS_LAST: Final = "laid channels last"
+"""The feature that tells a convolution of channels-last images: 1."""
 _FASTER: Final = 1.5  # than the vector lanes are matrix units, on all devices that have any
 
 
@@ -78,7 +80,7 @@ def names_of(key: str) -> tuple[str, ...]:
         case WorkKind.CONVOLUTION:
             shape = ("log positions", "log out", "log in", "log taps", "log groups", "transposed", "log dims")
             how = ("log stride", "log dilation", "log depth", "log waste", "log waves", "filled")
-            return (*common, *shape, *how, "laid channels last", MATRIX_UNITS)
+            return (*common, *shape, *how, CHANNELS_LAST, MATRIX_UNITS)
         case WorkKind.NETWORK:
             return ("log link", "log sent", "log ranks", "log nodes", "log ranks a node")
         case WorkKind.ROWS:
