@@ -93,8 +93,11 @@ def _whole(path: Path, progress: Callable[[str], None]) -> Session:
 
 def _device_of(session: Session, path: Path, device: str | None, progress: Callable[[str], None]) -> DeviceSpec:
     try:
-        return find_device(session=session, progress=progress)
+        own = find_device(session=session, progress=progress)
+        if not (own.datasheet or own.calibrated):  # a trace of it has a timeline, and no bounds to learn from
+            raise ValueError(" ".join(own.notes))
     except ValueError as error:
         if device is not None:
             return find_device(device, progress=progress)
         raise ValueError(f"{path}: {error}") from None
+    return own
