@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rooflight.costs.operators import registry
 from rooflight.devices import get
-from rooflight.prediction.model.monotone import SIZES, Batch, around, has_sizes, levelled, resized, sizes_of
+from rooflight.prediction.model.monotone import SIZES, Batch, Surface, alike, has_sizes, resized, sizes_of
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import FACTS, FactRows, Floats, WorkKind, facts_of_shapes, kind_of, on_lesser
 
@@ -45,25 +45,22 @@ def answers(seconds, known=None) -> Callable[..., Batch]:
     return asked
 
 
-def level(asked: Callable[..., Batch], facts: Floats) -> Batch:
-    answered = asked(facts)
-    return levelled(KEY, facts, answered, np.flatnonzero(answered.extrapolated), asked, lambda works: works[:, 0])
+def surface(asked: Callable[..., Batch], facts: Floats) -> Surface:
+    ((_, some, groups),) = alike(KEY, facts)
+    return Surface(key=KEY, facts=some, groups=groups, asked=asked, least=lambda works: works[:, 0])
 
 
-def test_a_lattice_has_powers_of_two_then_halves_then_quarters_between_them():
-    assert [each.tolist() for each in around(np.array([1.0, 3, 8, 16, 17, 31, 64, 65, 81, 127, 4097]))] == [
-        [1, 2, 8, 16, 16, 24, 64, 64, 80, 112, 4096],
-        [1, 4, 8, 16, 24, 32, 64, 80, 96, 128, 5120],
-    ]
+def level(asked: Callable[..., Batch], facts: Floats) -> Floats:
+    """Seconds of a surface."""
+    return surface(asked, facts).at(facts)[:, 0]
 
 
 def test_between_the_points_of_the_lattice_times_are_linear_in_each_size():
     # a launch of 5 us and 3 ns an element, with steps of 40 % for odd sizes, which are never asked
-    odd = answers(lambda sizes: (5 * US + 3e-9 * sizes.prod(axis=1)) * np.where((sizes % 8 > 0).any(axis=1), 1.4, 1.0))
-    found = level(odd, rows((100, 100), (70, 300)))
-    # 100 is between 96 and 112, 70 between 64 and 80, 300 between 256 and 320: a product is linear in either of them
-    assert found.time_s == pytest.approx([5 * US + 3e-9 * 10_000, 5 * US + 3e-9 * 21_000])
-    assert found.high_s == pytest.approx(2 * found.time_s)
+    odd = answers(lambda sizes: (5 * US + 3e-9 * sizes.prod(axis=1)) * np.where((sizes % 4 > 0).any(axis=1), 1.4, 1.0))
+    # 101 is between 96 and 112, 71 between 64 and 80, 301 between 256 and 320: a product is linear in either of them
+    found = level(odd, rows((101, 101), (71, 301)))
+    assert found == pytest.approx([5 * US + 3e-9 * 10_201, 5 * US + 3e-9 * 21_371])
 
 
 def test_work_takes_no_longer_than_if_it_were_padded():
@@ -71,80 +68,57 @@ def test_work_takes_no_longer_than_if_it_were_padded():
     spike = answers(
         lambda sizes: np.where(sizes[:, 1] < 64, 60 * US, 7 * US) + 1e-8 * np.maximum(0, sizes[:, 0] - 1024)
     )
-    found = level(spike, rows((1, 2), (16, 32), (2048, 32), (16, 64)))
+    wide = rows((16, 32), (2048, 32), (16, 64))
+    time_s, low_s, high_s = surface(spike, wide).at(wide).T
     # 2,048 rows: 7 us and 1,024 x 10 ns
-    assert found.time_s == pytest.approx([7 * US, 7 * US, 17.24 * US, 7 * US])
-    # the interval is that of the padded work, its lower end no higher than before
-    assert found.low_s == pytest.approx([3.5 * US, 3.5 * US, 8.62 * US, 3.5 * US])
-    assert found.high_s == pytest.approx([14 * US, 14 * US, 34.48 * US, 14 * US])
+    assert time_s == pytest.approx([7 * US, 17.24 * US, 7 * US])
+    # the interval is as wide as before
+    assert low_s == pytest.approx(time_s / 2)
+    assert high_s == pytest.approx(2 * time_s)
 
 
-def test_work_takes_the_time_of_what_is_padded_in_two_sizes_and_a_dip_between_powers_of_two_is_filled():
-    both = answers(lambda sizes: np.where((sizes >= 256).all(axis=1), 5 * US, 20 * US))
-    assert level(both, rows((100, 100), (256, 100), (256, 256))).time_s == pytest.approx([5 * US] * 3)
-    dip = answers(lambda sizes: np.where(sizes[:, 1] == 96, 2 * US, 9 * US))
-    # the dip itself is no shorter than 64 and 128 columns
-    assert level(dip, rows((1, 96), (1, 128))).time_s == pytest.approx([9 * US, 9 * US])
-    # known work stays and is trusted
-    narrow = answers(lambda sizes: np.where(sizes[:, 1] < 512, 30 * US, 6 * US), lambda sizes: sizes[:, 1] >= 512)
-    found = level(narrow, rows((4, 100), (4, 700), (5, 511)))
-    assert found.time_s == pytest.approx([6 * US] * 3)
-    assert found.extrapolated.tolist() == [True, False, True]
+def test_points_are_asked_once_however_many_works_there_are():
+    calls: list[int] = []
+    seconds = answers(lambda sizes: 1e-9 * sizes.prod(axis=1))
+
+    def asked(facts: Floats) -> Batch:
+        calls.append(len(facts))
+        return seconds(facts)
+
+    works = rows((100, 100), (101, 103), (100, 100))
+    found = surface(asked, works)
+    first = found.at(works)
+    count = sum(calls)
+    assert found.at(works) == pytest.approx(first)
+    assert sum(calls) == count
 
 
-def test_what_has_no_sizes_stays_as_it_is():
-    steps = answers(lambda sizes: 1 * US * (1 + sizes.sum(axis=1) % 7))
+def test_what_has_no_sizes_is_told():
     for facts in (rows((100, 100), tensors=40), rows((100, 100), ops=2)):
         assert not has_sizes(KEY, facts).any()
-        assert level(steps, facts).time_s == steps(facts).time_s
     assert not has_sizes("aten::convolution", np.ones((3, len(FACTS[WorkKind.CONVOLUTION])))).any()
 
 
-def test_no_time_is_below_the_bound():
-    # 8 x 4,096 x 4,096 bytes take 134 us; 3,000 rows, as they are asked, a tenth of that
-    short = answers(lambda sizes: 1e-13 * sizes.prod(axis=1))
-    facts = rows((3000, 4096))
-    found = level(short, facts)
-    assert found.time_s == facts[:, 0]
-    assert (found.low_s <= found.time_s).all()
-    assert (found.time_s <= found.high_s).all()
-
-
 def wild(seed: int) -> Callable[..., Batch]:
-    """Any answers between a microsecond and a millisecond, of no less than the bound."""
+    """Any answers within a factor of two of 1 ns an element."""
 
     def seconds(at: Floats) -> Floats:
         share = (at @ np.array([0.7548776, 0.5698402]) * 7919 + seed * 0.381) % 1.0
-        return np.maximum(8e-12 * at.prod(axis=1), US * np.exp(6.9 * share))
+        return np.maximum(8e-12, 1e-9 * 2.0**share) * at.prod(axis=1)
 
     return answers(seconds)
 
 
-powers = st.integers(0, 14).map(lambda power: 1 << power)
-
-
-@given(seed=st.integers(0, 1000), small=st.tuples(powers, powers), grown=st.tuples(powers, powers))
-@settings(deadline=None, max_examples=100)
-def test_models_however_wild_give_no_fall_between_powers_of_two(seed, small, grown):
-    large = small[0] * min(8, grown[0]), small[1] * min(8, grown[1])
-    shorter, longer = level(wild(seed), rows(small, large)).time_s
-    assert shorter <= longer * (1 + 1e-9)
-
-
 @given(
     seed=st.integers(0, 1000),
-    fixed=powers,
-    size=st.integers(64, 20_000),
-    grown=st.integers(0, 20_000),
-    by_rows=st.booleans(),
+    size=st.tuples(st.integers(1, 20_000), st.integers(1, 20_000)),
+    grown=st.tuples(st.integers(0, 300), st.integers(0, 300)),
 )
-@settings(deadline=None, max_examples=100)
-def test_nor_along_one_size_past_the_next_power_of_two(seed, fixed, size, grown, by_rows):
-    """Both ends of a fall that is left are within one cell of powers of two."""
-    whole = (1 << (size - 1).bit_length()) + grown
-    works = rows((size, fixed), (whole, fixed)) if by_rows else rows((fixed, size), (fixed, whole))
-    shorter, longer = level(wild(seed), works).time_s
-    assert shorter <= longer * (1 + 1e-9)
+@settings(deadline=None, max_examples=60)
+def test_models_however_wild_give_no_fall(seed, size, grown):
+    works = rows(size, (size[0] + grown[0], size[1] + grown[1]), (2 * size[0], size[1]), (size[0], 2 * size[1]))
+    small, *large = level(wild(seed), works)
+    assert small <= 1.01 * min(large)
 
 
 SHIPPED = Predictor()
@@ -249,6 +223,17 @@ def test_an_all_reduce_takes_no_less_than_nccl_and_no_longer_than_on_more_nodes(
                        for nodes in (2, 4, 8))  # fmt: skip
     assert two.time_s <= four.time_s <= many.time_s  # 5.3 ms, 0.38 and 0.38 before
     assert two.high_s <= four.high_s <= many.high_s
+    # 7.16 ms and 3.84 before: two nodes were measured, four not
+    two, four = (next(iter(SHIPPED.predict_shape("all_reduce", [1 << 25, nodes, 8], "bf16", DEVICE.name).values()))
+                 for nodes in (2, 4))  # fmt: skip
+    assert not two.extrapolated
+    assert two.time_s <= four.time_s
+
+
+def test_strange_products_take_no_longer_than_larger_ones_beside_them():
+    shapes = {"m": np.array([671, 672]), "n": np.array([102, 102]), "k": np.array([186, 186])}
+    (found,) = SHIPPED.predict_shapes("gemm", shapes, "fp32", "H100-SXM5-80GB").values()
+    assert found.time_s[0] <= 1.05 * found.time_s[1]  # 55.8 us and 6.9 before
 
 
 def test_no_product_reaches_more_of_the_peak_than_any_that_was_measured():

@@ -15,7 +15,17 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.devices import lesser_of_chip, most_reached
 from rooflight.prediction.model.model import Answer, Model
-from rooflight.prediction.model.monotone import Batch, Mask, has_sizes, levelled
+from rooflight.prediction.model.monotone import (
+    Batch,
+    Groups,
+    Mask,
+    Surface,
+    alike,
+    has_sizes,
+    resized,
+    scattered,
+    sizes_of,
+)
 from rooflight.prediction.work.facts import (
     ALL_REDUCE_KEY,
     ATTENTION_BACKWARD_KEY,
@@ -52,6 +62,8 @@ _FAR: Final = 0.02
 """The weight of the most similar expert from which a device is too unlike all that taught a kind of work."""
 TINY: Final = 0.1
 """Of a small kernel's time: work on elements with a smaller bound takes as long as that."""
+MOST_FALL: Final = 1.05
+"""By what factor measured work on elements may take longer than twice the work."""
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
 (docs/reference/prediction_models.md).
@@ -63,6 +75,8 @@ class Answers:
 
     _lesser: dict[str, tuple[DeviceSpec, ...]]
     """Of devices by name, those of the same chip with less bandwidth."""
+    _surfaces: dict[tuple[str, str, bytes, Groups], Surface]
+    """By kind of work, device and what else is alike."""
 
     def model(self, key: str) -> Model | None:
         """The model of a kind of work, None if there is none."""
@@ -104,46 +118,123 @@ class Answers:
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
-        found = self._on_chip(key, facts, device, self._levelled(key, facts, device))
+        found = self._ordered(key, facts, device)
         if key != ATTENTION_BACKWARD_KEY:
             return found
         # it computes the forward's scores again, and more
-        share = np.maximum(1.0, self._levelled(ATTENTION_KEY, forward_of(facts), device).time_s / found.time_s)
+        share = np.maximum(1.0, self._ordered(ATTENTION_KEY, forward_of(facts), device).time_s / found.time_s)
         return replace(found, time_s=found.time_s * share, high_s=found.high_s * share)
 
-    def _levelled(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        answered = self._as_answered(key, facts, device)
+    def _ordered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, _ = self._model_for(key, facts, device)
-        unlike = np.flatnonzero(answered.extrapolated)
-        if model is None or not len(unlike):
-            return answered
-        unlike = unlike[~self._near(key, facts[unlike], device, model)]
-        asked = partial(self._as_answered, key, device=device)
-        return levelled(key, facts, answered, unlike, asked, partial(_least_s, key, device=device))
+        unlike = has_sizes(key, facts) & (model is not None)
+        if model is not None and unlike.any():
+            unlike &= ~self._measured(key, facts, device, model)
+        parts = []
+        if (rows := np.flatnonzero(~unlike)).size:
+            parts.append((rows, self._capped(key, facts[rows], device, self._as_answered(key, facts[rows], device))))
+        if (rows := np.flatnonzero(unlike)).size:
+            found = self._levelled(key, facts[rows], device)
+            parts.append((rows, self._no_slower(key, facts[rows], device, found, where_known=True)))
+        return scattered(len(facts), parts)
 
-    def _near(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
+    def _measured(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
         """Which works are of sizes that the device was measured at, though in ops of other names, or in a few rows."""
+        _, source = self._model_for(key, facts, device)
         near = model.near_rows(facts, device)
+        if source is Source.REGRESSED:
+            near |= model.knows(facts, device, key)
         others, far = self._others_instead(key, facts, device, model)
         return near if others is None else np.asarray(near | (far & others.near_rows(facts, device)))
 
-    def _on_chip(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
-        """These estimates; of a device that taught neither such work nor other ops, no longer than on one that did,
-        with the same chip and less bandwidth.
+    def _levelled(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        times = np.empty((len(facts), 3))
+        for rows, some, groups in alike(key, facts):
+            name = key, device.name, some.tobytes(), groups
+            if name not in self._surfaces:
+                asked, least = partial(self._on_chip, key, device=device), partial(_usual_least_s, key, device=device)
+                self._surfaces[name] = Surface(key=key, facts=some, groups=groups, asked=asked, least=least)
+            times[rows] = self._surfaces[name].at(facts[rows])
+        time_s, low_s, high_s = times.T
+        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        model, _ = self._model_for(key, facts, device)
+        if key == PRODUCT_KEY and model is not None:
+            time_s = np.maximum(time_s, _reached_s(facts, device, model))
+        found = Batch(
+            time_s=time_s,
+            low_s=np.minimum(low_s, time_s),
+            high_s=np.maximum(high_s, time_s),
+            bound_s=facts[:, 0],
+            extrapolated=np.ones(len(facts), dtype=bool),
+        )
+        return self._no_faster_on_more_nodes(facts, device, found) if key == ALL_REDUCE_KEY else found
+
+    def _no_faster_on_more_nodes(self, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
+        """All-reduces no faster than among half the nodes, down to one: a rank sends no less."""
+        sizes = sizes_of(ALL_REDUCE_KEY, facts)
+        more = np.flatnonzero(sizes[:, 1] > 1)
+        if not len(more):
+            return found
+        fewer = np.stack([sizes[more, 0], np.floor((sizes[more, 1] + 1) / 2)], axis=1)
+        works = resized(ALL_REDUCE_KEY, facts[more], fewer)
+        if device.link_bytes_per_s:
+            alone_s = np.maximum(works[:, 1:3].max(axis=1), works[:, -3] / device.link_bytes_per_s)
+            works[:, 0] = np.where(fewer[:, 1] == 1, alone_s, works[:, 0])
+        there = self._ordered(ALL_REDUCE_KEY, works, device)
+        parts = {name: getattr(found, name).copy() for name in ("time_s", "low_s", "high_s")}
+        for name, each in parts.items():
+            each[more] = np.maximum(each[more], getattr(there, name))
+        return replace(found, **parts)
+
+    def _on_chip(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
+        return self._no_slower(key, facts, device, self._as_answered(key, facts, device))
+
+    def _no_slower(
+        self, key: str, facts: Floats, device: DeviceSpec, found: Batch, *, where_known: bool = False
+    ) -> Batch:
+        """These estimates, of extrapolated works no longer than on devices of the same chip with less bandwidth; of
+        those ``where_known`` only where these were measured.
         """
-        models = (self._model_for(key, facts, device)[0], self._of_others(key, facts))
-        taught = {name for model in models if model is not None for name in model.measured_devices}
-        if kind_of(key) is WorkKind.NETWORK or device.name in taught:
+        if kind_of(key) is WorkKind.NETWORK:
             return found
         if device.name not in self._lesser:
             self._lesser[device.name] = lesser_of_chip(device)
         for lesser in self._lesser[device.name]:
-            if lesser.name in taught:
-                there = self._levelled(key, on_lesser(key, facts, device, lesser), lesser)
-                time_s = np.maximum(found.bound_s, there.time_s)
-                there = replace(there, bound_s=found.bound_s, time_s=time_s, extrapolated=found.extrapolated)
-                found = there.where(time_s < found.time_s, found)
+            works = on_lesser(key, facts, device, lesser)
+            models = (self._model_for(key, works, lesser)[0], self._of_others(key, works))
+            model = models[0]
+            taught = {name for each in models if each is not None for name in each.measured_devices}
+            if model is None or lesser.name not in taught:
+                continue
+            which = np.flatnonzero(found.extrapolated)
+            if where_known:
+                which = which[self._measured(key, works[which], lesser, model)]
+            if not len(which):
+                continue
+            asked = self._ordered if where_known else self._as_answered
+            there = asked(key, works[which], lesser)
+            time_s = np.maximum(facts[which, 0], there.time_s)
+            there = replace(there, bound_s=facts[which, 0], time_s=time_s, extrapolated=found.extrapolated[which])
+            shorter = scattered(len(facts), [(which, there)])
+            found = shorter.where(shorter.time_s < found.time_s, found)  # NaN is not less
         return found
+
+    def _capped(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
+        """These estimates, of measured ops on elements hardly longer than those of twice the work: few rows of them
+        teach steps.
+        """
+        if kind_of(key) is not WorkKind.ROWS or key_of_others(key) == OTHER_REDUCTIONS_KEY:
+            return found
+        rows = np.flatnonzero(~found.extrapolated & has_sizes(key, facts))
+        if not len(rows):
+            return found
+        sizes, time_s = sizes_of(key, facts[rows]), found.time_s.copy()
+        for place in range(sizes.shape[1]):
+            doubled = sizes * (1.0 + (np.arange(sizes.shape[1]) == place))
+            works = resized(key, facts[rows], doubled)
+            time_s[rows] = np.minimum(time_s[rows], MOST_FALL * self._levelled(key, works, device).time_s)
+        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
 
     def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
@@ -187,13 +278,8 @@ class Answers:
         """
         bound_s, slowdown = facts[:, 0], answer.slowdown
         if key == PRODUCT_KEY:
-            items, compute_s = (facts[:, FACTS[WorkKind.PRODUCT].index(name)] for name in ("item", "compute_s"))
-            most = np.array([most_reached(model.experts, device, int(item)) for item in items])
-            more = np.where(
-                answer.known,
-                0.0,
-                np.maximum(0.0, np.log(np.maximum(bound_s, compute_s / np.exp(most)) / bound_s) - slowdown),
-            )
+            least = np.log(np.maximum(bound_s, _reached_s(facts, device, model)) / bound_s)
+            more = np.where(answer.known, 0.0, np.maximum(0.0, least - slowdown))
             answer = replace(answer, slowdown=slowdown + more, high=answer.high + more)
         small = small_kernel_s(key, device)
         pointwise = kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY
@@ -210,6 +296,14 @@ class Answers:
         )
 
 
+def _reached_s(facts: Floats, device: DeviceSpec, model: Model) -> Floats:
+    """Seconds [works] of products at the share of the matrix peak that measured ones have reached."""
+    items, compute_s = (facts[:, FACTS[WorkKind.PRODUCT].index(name)] for name in ("item", "compute_s"))
+    distinct, which = np.unique(items, return_inverse=True)
+    most = np.array([most_reached(model.experts, device, int(item)) for item in distinct])
+    return np.asarray(compute_s / np.exp(most[which.reshape(-1)]))
+
+
 def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     """Seconds [works] of as many of the device's shortest kernels as works of facts [works, facts] have ops."""
     kind = kind_of(key)
@@ -219,6 +313,10 @@ def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 
 def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     return np.maximum(facts[:, 0], kernels_s(key, facts, device))
+
+
+def _usual_least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    return np.maximum(facts[:, 0], small_s(key, facts, device))
 
 
 def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:

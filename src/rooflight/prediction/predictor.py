@@ -65,7 +65,7 @@ class Predictor(Answers):
         self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
         folders = {path.parent for path in self._files.values()}
         self._manifests = {folder: read_manifest(folder, whole=True) for folder in folders}
-        self._lesser = {}
+        self._lesser, self._surfaces = {}, {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:

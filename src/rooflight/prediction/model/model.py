@@ -15,14 +15,16 @@ from rooflight.prediction.model.corrections import (
     Correction,
     ExpertFigures,
     Interval,
+    Learned,
     Mask,
     Refinement,
 )
 from rooflight.prediction.model.devices import averaged, blended, bound_elsewhere, device_traits, familiarity, likeness
 from rooflight.prediction.model.packing import Learner
+from rooflight.prediction.model.smooth import Smooth
 from rooflight.prediction.model.trees import Trees
 from rooflight.prediction.work.facts import Floats
-from rooflight.prediction.work.features import features_of, names_of, over_bound, steady_features
+from rooflight.prediction.work.features import features_of, names_of, over_bound, size_features, steady_features
 from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
 
 _FAMILIAR: Final = 0.8
@@ -201,6 +203,16 @@ class Model:
         """What few rows of a device add, if anything."""
         return next((each for each in self.corrections if each.device == device.name), None)
 
+    def knows(self, facts: Floats, device: DeviceSpec, kind: str = "") -> Mask:
+        """Which rows of facts [rows, facts] ``answer`` calls known."""
+        values = features_of(self.key, facts, device)
+        own, few, later = self.expert(device), self.correction(device), self.refinement(device, kind)
+        known = np.zeros(len(facts), dtype=bool)
+        for each in (own, few if few is not None and few.rows >= ENOUGH_FOR_PLACES else None, later):
+            if each is not None:
+                known |= each.knows(self.key, values)
+        return known
+
     def smallest_s(self, device: DeviceSpec) -> float:
         """Seconds that the device's own expert answers of work as small as any that it learned from; infinite without
         one.
@@ -212,13 +224,16 @@ class Model:
 
     def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
         """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,
-        however few rows that was.
+        however few rows that was: of a process those beside one of its points, of trees those in the rows' ranges.
         """
         values = features_of(self.key, facts, device)
-        near = np.zeros(len(facts), dtype=bool)
-        for each in (*self.experts, *self.corrections):
+        sizes, near = list(size_features(self.key)), np.zeros(len(facts), dtype=bool)
+        taught: list[tuple[Learned, Learner]] = [(each, each.main) for each in self.experts]
+        taught += [(each, each.near) for each in self.corrections]
+        for each, learner in taught:
             if each.device == device.name:
-                near |= each.knows(self.key, values)
+                beside = learner.beside(values, sizes) if isinstance(learner, Smooth) else True
+                near |= each.knows(self.key, values) & beside
         return near
 
     def expert(self, device: DeviceSpec) -> Expert | None:

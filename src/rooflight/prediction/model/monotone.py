@@ -1,15 +1,14 @@
 """Monotone: times of work unlike what was measured do not fall where the work grows.
 
 Trees answer such work in steps that go up and down. So it is not asked at its own sizes but at those of a lattice
-around them, and what lies between is interpolated: linear in each size, as bytes and FLOPs are. And since a library can
-pad, no work takes longer than larger work of the same kind.
+around them, which is kept, and what lies between is interpolated: as the bound where times grow with it, otherwise
+linear in each size. And since a library can pad, no point takes longer than larger ones near it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import combinations, product
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 import numpy as np
@@ -163,50 +162,43 @@ def _returned(key: str, fact: Mapping[str, Floats], size: Mapping[str, Floats]) 
     return np.asarray(elements + size["rows"] * 8 / fact["item"] if _WITH_STATISTICS in key else elements)
 
 
-_HALVES, _QUARTERS = 16, 64
-"""Sizes from which the lattice has two, and four points for each power of two."""
-_OCTAVES: Final = 18
-"""How many powers of two work is padded by at most."""
-_NEAR, _JUST_OVER = 3, 1 + 2.0**-44
-"""How many points of the lattice work is padded by at most; a factor that is more than nothing and less than a size."""
+_FINE: Final = 4
+"""As a power of two, the size from which the lattice has points between powers of two."""
+_POINTS: Final[Mapping[WorkKind, int]] = {WorkKind.ROWS: 4, WorkKind.NETWORK: 4}
+"""Points of the lattice for each power of two from there on, one of other kinds."""
+_HORIZON: Final = 3
+"""How far work is compared with larger work, in powers of two over all sizes: with any larger one, what is farthest off
+among hundreds would be the answer to all of them."""
+_BITS: Final = 10
+"""Of a place on the lattice, a size each."""
+_REFERENCE: Final[Mapping[WorkKind, tuple[int, ...]]] = {
+    WorkKind.PRODUCT: (2, 9, 10, 11),
+    WorkKind.ATTENTION: (5, 10, 11, 7),
+    WorkKind.NETWORK: (20, 1),
+    WorkKind.ROWS: (10, 11),
+}
+"""Sizes, as powers of two, at which works are compared in all but their sizes."""
+_DIGITS: Final = 10
+"""Of the logarithms of facts that are the same."""
+_SMALL_SHARE: Final = 1 / 8
+"""Of vector FLOPs and bytes of new outputs that plain ops have; less of them is all one."""
 _MOST_TENSORS: Final = 8
 """Work on more of them is a list, whose sizes are not those of one tensor."""
 _MOST_SIZE: Final = 2.0**40
-_DIGITS: Final = 12
-_AT_ONCE: Final = 512
+Groups = tuple[tuple[int, ...], ...]
+"""Places of sizes that grow together."""
 Asked = Callable[[Floats], Batch]
 """Estimates of works of facts [works, facts], as the models answer them."""
 Least = Callable[[Floats], Floats]
 """Seconds that works of facts [works, facts] take at least, whatever is answered."""
-Groups = Sequence[tuple[int, ...]]
-"""Places of sizes that grow one group at a time."""
-
-
-def levelled(key: str, facts: Floats, answered: Batch, unlike: Integers, asked: Asked, least: Least) -> Batch:
-    """Estimates of works of facts [works, facts], as ``answered``; but of those ``unlike`` [some] what was measured,
-    interpolated between works that are ``asked``, and no longer than larger work. What has no sizes stays as it was
-    answered.
-    """
-    unlike = unlike[has_sizes(key, facts[unlike])]
-    if not len(unlike):
-        return answered
-    parts = []
-    for places, groups in _alike(key, facts[unlike]):
-        for start in range(0, len(places), _AT_ONCE):
-            rows = unlike[places[start : start + _AT_ONCE]]
-            some = facts[rows]
-            found = _padded(key, some, groups, _between(key, some, groups, asked), asked, least)
-            parts.append((rows, _not_under(found, answered.of(rows), least(some))))
-    changed = np.isin(np.arange(len(facts)), unlike)
-    return scattered(len(facts), parts).where(changed, answered)
 
 
 def has_sizes(key: str, facts: Floats) -> Mask:
     """Which works of facts [works, facts] have sizes with which their time grows: not convolutions, not lists of
-    tensors, nor chains of ops.
+    tensors, nor chains of ops, nor embeddings, whose rows are those of the table.
     """
     kind = kind_of(key)
-    if kind not in SIZES:
+    if kind not in SIZES or "embedding" in key:
         return np.zeros(len(facts), dtype=bool)
     sizes, names = sizes_of(key, facts), FACTS[kind]
     whole = ((sizes >= 1) & (sizes < _MOST_SIZE)).all(axis=1)
@@ -217,141 +209,184 @@ def has_sizes(key: str, facts: Floats) -> Mask:
     return np.asarray(whole)
 
 
-def _alike(key: str, facts: Floats) -> Iterator[tuple[Integers, Groups]]:
-    """Rows, and which of their sizes grow together: queries and keys of attention of a sequence to itself. One
-    node is no small number of them: its links are others.
+class Points:
+    """Times of points of a lattice, by code: [points, 4] seconds, the ends of their interval, and the bound."""
+
+    def __init__(self) -> None:
+        self._codes: Integers = np.empty(0, dtype=np.int64)
+        self._times: Floats = np.empty((0, 4))
+
+    def has(self, codes: Integers) -> Mask:
+        """Which points there are."""
+        if not len(self._codes):
+            return np.zeros(len(codes), dtype=bool)
+        return np.asarray(self._codes[np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)] == codes)
+
+    def of(self, codes: Integers) -> Floats:
+        """Of points that there are."""
+        return self._times[np.searchsorted(self._codes, codes)]
+
+    def add(self, codes: Integers, times: Floats) -> None:
+        """Points that there are not yet."""
+        joined = np.concatenate([self._codes, codes])
+        order = np.argsort(joined)
+        self._codes, self._times = joined[order], np.concatenate([self._times, times])[order]
+
+
+class Surface:
+    """Times of works that are alike but for their sizes, on a lattice of sizes: powers of two, and of some kinds points
+    between them. At each point they are the least that is answered of it or of any larger point, so that they never
+    fall where work grows; between the points they are linear in each size, as bytes and FLOPs are. Points are asked
+    when they are first needed, and kept.
+
+    ``facts`` are those of one such work; ``groups`` are places of sizes that grow together.
     """
-    alone: Groups = [(place,) for place in range(len(SIZES[kind_of(key)]))]
-    together = np.zeros(len(facts), dtype=bool)
-    if kind_of(key) is WorkKind.ATTENTION:
-        _, queries, keys, _ = sizes_of(key, facts).T
-        together = queries == keys
-        yield np.flatnonzero(together), [(0,), (1, 2), (3,)]
-    if kind_of(key) is WorkKind.NETWORK:
-        together = sizes_of(key, facts)[:, 1] == 1
-        yield np.flatnonzero(together), [(0,)]
-    yield np.flatnonzero(~together), alone
+
+    def __init__(self, *, key: str, facts: Floats, groups: Groups, asked: Asked, least: Least) -> None:
+        self._key, self._facts, self._groups, self._asked, self._least = key, facts, groups, asked, least
+        self._own, self._settled = Points(), Points()
+        self._points = _POINTS.get(kind_of(key), 1)
+        self._steps = 1 << _BITS * np.arange(len(groups))
+
+    def at(self, facts: Floats) -> Floats:
+        """Seconds, and the ends of the interval [works, 3], of works of facts [works, facts]."""
+        sizes = sizes_of(self._key, facts)
+        place, share = self._places(sizes[:, [group[0] for group in self._groups]])
+        codes, weights = np.zeros((1, len(facts)), dtype=np.int64), np.ones((1, len(facts)))
+        for step, each, part in zip(self._steps, place.T, share.T, strict=True):
+            # where a size is a point, the point above it counts for nothing and is not asked
+            both = np.stack([each, each + (part > 0)]) * step
+            codes = (codes[:, None] + both).reshape(-1, len(facts))
+            weights = (weights[:, None] * np.stack([1 - part, part])).reshape(-1, len(facts))
+        if not (has := self._settled.has(codes.reshape(-1))).all():
+            self._settle(np.unique(codes.reshape(-1)[~has]))
+        found = self._settled.of(codes.reshape(-1)).reshape(*codes.shape, -1)
+        like = resized(self._key, np.broadcast_to(self._facts, facts.shape), sizes)
+        # as much of the bound as times grow with it is exact, the rest linear
+        lowest, highest = found[0], found[-1]
+        grown = np.maximum(0.0, highest[:, 3:] - lowest[:, 3:])
+        share = np.divide(highest[:, :3] - lowest[:, :3], grown, out=np.zeros((len(facts), 3)), where=grown > 0)
+        share = np.clip(share, 0.0, lowest[:, :3] / lowest[:, 3:])
+        bound_s = np.einsum("cw,cw->w", weights, found[..., 3])
+        times = np.einsum("cw,cwt->wt", weights, found[..., :3]) + share * (like[:, :1] - bound_s[:, None])
+        # what this work has more than the one that was asked, as far as it has no size for that
+        return np.asarray(np.clip(times, lowest[:, :3], highest[:, :3]) + (facts[:, :1] - like[:, :1]))
+
+    def _places(self, sizes: Floats) -> tuple[Integers, Floats]:
+        """Places [works, groups] of the points below sizes, and how far each size is on the way to the next."""
+        points = self._points
+        octave = np.floor(np.log2(sizes))
+        beyond = (sizes / 2.0**octave - 1) * np.where(octave < _FINE, 1, points)
+        step = np.floor(beyond)
+        place = np.minimum(octave, _FINE) + np.maximum(0.0, octave - _FINE) * points + step
+        return place.astype(np.int64), beyond - step
+
+    def _works(self, codes: Integers) -> Floats:
+        points = self._points
+        places = codes[:, None] // self._steps % (1 << _BITS)
+        octave, step = np.divmod(np.maximum(0, places - _FINE), points)
+        at = 2.0 ** (np.minimum(places, _FINE) + octave) * (1 + step / points)
+        sizes = np.ones((len(codes), len(SIZES[kind_of(self._key)])))
+        for column, group in zip(at.T, self._groups, strict=True):
+            sizes[:, list(group)] = column[:, None]
+        return resized(self._key, np.broadcast_to(self._facts, (len(codes), len(self._facts))), sizes)
+
+    def _settle(self, fresh: Integers) -> None:
+        """Ask for points, and for all larger ones that could be shorter."""
+        reached = fresh
+        frontier, most_s = fresh, self._ask(fresh)[:, 0]
+        for _ in range(_HORIZON * self._points):
+            if not len(frontier):
+                break
+            larger, place = np.unique((frontier[:, None] + self._steps).reshape(-1), return_inverse=True)
+            beat_s = np.zeros(len(larger))
+            np.maximum.at(beat_s, place.reshape(-1), np.repeat(most_s, len(self._steps)))
+            open_ones = ~self._settled.has(larger)
+            open_ones[open_ones] = self._least(self._works(larger[open_ones])) < beat_s[open_ones]
+            frontier = larger[open_ones]
+            most_s = np.minimum(beat_s[open_ones], self._ask(frontier)[:, 0])
+            reached = np.concatenate([reached, frontier])
+        self._settled.add(fresh, self._least_of_larger(np.unique(reached), fresh))
+
+    def _least_of_larger(self, reached: Integers, fresh: Integers) -> Floats:
+        """Times [fresh, 3] of points, no longer than those of larger ones that were reached or settled."""
+        own = self._own.of(reached)
+        total = (reached[:, None] // self._steps % (1 << _BITS)).sum(axis=1)
+        shortest, larger = own[:, 0].copy(), reached[:, None] + self._steps
+        settled = self._settled.has(larger.reshape(-1)).reshape(larger.shape)
+        known = np.full(larger.shape, np.inf)
+        known[settled] = self._settled.of(larger[settled])[:, 0]
+        shortest = np.minimum(shortest, known.min(axis=1))
+        place = np.minimum(np.searchsorted(reached, larger), len(reached) - 1)
+        is_reached = reached[place] == larger
+        for level in np.unique(total)[::-1]:
+            rows = np.flatnonzero(total == level)
+            beyond = np.where(is_reached[rows], shortest[place[rows]], np.inf).min(axis=1)
+            shortest[rows] = np.minimum(shortest[rows], beyond)
+        at = np.searchsorted(reached, fresh)
+        return np.column_stack([own[at, :3] * (shortest[at] / own[at, 0])[:, None], own[at, 3]])
+
+    def _ask(self, codes: Integers) -> Floats:
+        new = codes[~self._own.has(codes)]
+        if len(new):
+            answers = self._asked(self._works(new))
+            self._own.add(new, np.column_stack([answers.time_s, answers.low_s, answers.high_s, answers.bound_s]))
+        return self._own.of(codes)
 
 
-def around(size: Floats) -> tuple[Floats, Floats]:
-    """Points of the lattice below and above each size, the size itself where it is one: powers of two; from 16 on one
-    point between two of them, from 64 on three.
+def alike(key: str, facts: Floats) -> Iterator[tuple[Integers, Floats, Groups]]:
+    """Rows of works of facts [works, facts] that are alike but for their sizes, facts of one such work, and which of
+    its sizes grow together: queries and keys of attention of a sequence to itself. One node is no small number of
+    nodes: its links are others.
     """
-    power = 2.0 ** np.floor(np.log2(size))
-    step = power / np.where(power >= _QUARTERS, 4, np.where(power >= _HALVES, 2, 1))
-    below = power + np.floor((size - power) / step) * step
-    return below, np.where(below < size, below + step, below)
+    kind = kind_of(key)
+    groups: list[Groups] = [tuple((place,) for place in range(len(SIZES[kind])))]
+    sizes, other = sizes_of(key, facts), np.zeros(len(facts), dtype=bool)
+    reference = np.tile(2.0 ** np.array(_REFERENCE[kind]), (len(facts), 1))
+    if kind is WorkKind.ATTENTION:
+        other = sizes[:, 1] == sizes[:, 2]
+        reference[other, 2] = reference[other, 1]
+        groups.append(((0,), (1, 2), (3,)))
+    if kind is WorkKind.NETWORK:
+        other = sizes[:, 1] == 1
+        reference[other, 1] = 1
+        groups.append(((0,),))
+    same = _plain(key, resized(key, facts, reference), reference)
+    rounded = np.where(same > 0, np.round(np.log10(np.where(same > 0, same, 1.0)), _DIGITS), -np.inf)
+    _, first, which = np.unique(np.column_stack([rounded, other]), axis=0, return_index=True, return_inverse=True)
+    for number, row in enumerate(first):
+        representative = np.where(np.isfinite(rounded[row]), 10.0 ** rounded[row], same[row])
+        yield np.flatnonzero(which.reshape(-1) == number), representative, groups[int(other[row])]
 
 
-def _between(key: str, facts: Floats, groups: Groups, asked: Asked) -> tuple[Batch, Floats]:
-    """And seconds of the shortest work around with sizes that are powers of two, below which they never fall."""
-    sizes = sizes_of(key, facts)
-    logs = np.log2(sizes)
-    row, weight, corners = _corners(key, facts, groups, *around(sizes))
-    outer_row, _, outer = _corners(key, facts, groups, 2.0 ** np.floor(logs), 2.0 ** np.ceil(logs))
-    times = _once(asked, np.concatenate([corners, outer]))
-    inner = times.of(np.arange(len(row)))
-    time_s, low_s, high_s = (
-        np.bincount(row, weight * each, len(facts)).astype(np.float64)
-        for each in (inner.time_s, inner.low_s, inner.high_s)
-    )
-    around_s = np.full(len(facts), np.inf)
-    np.minimum.at(around_s, outer_row, times.time_s[len(row) :])
-    time_s = np.maximum(time_s, around_s)
-    unlike = np.ones(len(facts), dtype=bool)
-    high_s = np.maximum(time_s, high_s)
-    return Batch(time_s=time_s, low_s=low_s, high_s=high_s, bound_s=facts[:, 0], extrapolated=unlike), around_s
+def _plain(key: str, facts: Floats, sizes: Floats) -> Floats:
+    """Facts [works, facts] of works of such sizes [works, sizes] whose bytes, FLOPs and bounds are those of a plain op,
+    or a round share more: what is beside an op, as a bias, changes little, and its works are alike.
+    """
+    kind, names = kind_of(key), FACTS[kind_of(key)]
+    if kind is WorkKind.NETWORK:
+        return facts
+    new, size = facts.copy(), dict(zip(SIZES[kind], sizes.T, strict=True))
+    fact = {name: facts[:, place] for place, name in enumerate(names)}
+    written = _written(kind, size)
+    plain = {"bytes": _moved(key, fact, size) * fact["item"], "matrix": np.prod(sizes, axis=1), "vector": written}
+    plain["fresh"] = written * fact["item"]
+    for name in plain.keys() & set(names):
+        share = fact[name] / plain[name]
+        little = (name in ("vector", "fresh")) & (share > 0) & (share < _SMALL_SHARE)
+        new[:, names.index(name)] = plain[name] * np.where(little, _SMALL_SHARE, _rounded(share))
+    was, now = ({name: each[:, place] for place, name in enumerate(names)} for each in (facts, new))
+    for each in (was, now):
+        each["compute"] = np.where(fact["matrix"] > 0, each["matrix"], each["vector"])
+    for name, by in (("compute_s", "compute"), ("memory_s", "bytes")):
+        new[:, names.index(name)] *= np.divide(now[by], was[by], out=np.ones(len(facts)), where=was[by] > 0)
+    roofs = [np.maximum(each[:, 1], each[:, 2]) for each in (facts, new)]
+    new[:, 0] = new[:, 0] / roofs[0]
+    new[:, 0] = _rounded(new[:, 0]) * roofs[1]
+    return new
 
 
-def _corners(key: str, facts: Floats, groups: Groups, below: Floats, above: Floats) -> tuple[Integers, Floats, Floats]:
-    """Whose corner each is, what it weighs there (more than nothing), and its facts."""
-    share = (sizes_of(key, facts) - below) / np.where(above > below, above - below, 1.0)
-    rows, weights, points = [], [], []
-    for corner in product((False, True), repeat=len(groups)):
-        weight, at = np.ones(len(facts)), below.copy()
-        for high, group in zip(corner, groups, strict=True):
-            weight *= share[:, group[0]] if high else 1 - share[:, group[0]]
-            if high:
-                at[:, group] = above[:, group]
-        used = np.flatnonzero(weight > 0)
-        rows.append(used)
-        weights.append(weight[used])
-        points.append(resized(key, facts[used], at[used]))
-    return np.concatenate(rows), np.concatenate(weights), np.concatenate(points)
-
-
-def _padded(
-    key: str, facts: Floats, groups: Groups, answers: tuple[Batch, Floats], asked: Asked, least: Least
-) -> Batch:
-    """No longer than larger work: all sizes powers of two, or, no less than those around, one padded on the lattice."""
-    found, around_s = answers
-    sizes = sizes_of(key, facts)
-    rays, pairs, power = _rays(groups), _pairs(groups), np.ceil(np.log2(sizes))[:, None]
-    points = 2.0 ** (power + np.maximum(0, np.concatenate([rays, pairs]) - 1))
-    found = _capped(found, key, facts, points, asked, least)
-    some = np.flatnonzero(found.time_s > around_s)
-    if not len(some):
-        return found
-    padded = further = around(sizes[some])[1]
-    points = np.where(rays > 0, 2.0 ** (power[some] + np.maximum(0, rays - 1)), padded[:, None])
-    for _ in range(_NEAR):
-        further = around(further * _JUST_OVER)[1]
-        next_ones = rays[rays.max(axis=1) == 1] > 0
-        points = np.concatenate([points, np.where(next_ones, further[:, None], padded[:, None])], axis=1)
-    near = _capped(found.of(some), key, facts[some], points, asked, least)
-    time_s = np.maximum(near.time_s, around_s[some])
-    near = replace(near, time_s=time_s, high_s=np.maximum(time_s, near.high_s))
-    return scattered(len(facts), [(some, near)]).where(np.isin(np.arange(len(facts)), some), found)
-
-
-def _capped(found: Batch, key: str, facts: Floats, points: Floats, asked: Asked, least: Least) -> Batch:
-    """No longer than these works at ``points`` [works, points, sizes]; those that cannot be shorter are not asked."""
-    row = np.repeat(np.arange(len(facts)), points.shape[1])
-    works = resized(key, facts[row], points.reshape(len(row), -1))
-    shorter = least(works) < found.time_s[row]
-    row, works = row[shorter], works[shorter]
-    if not len(row):
-        return found
-    times = _once(asked, works)
-    shortest = np.full(len(facts), -1)
-    order = np.argsort(-times.time_s, kind="stable")
-    shortest[row[order]] = order  # the last one written, of each row
-    caps = times.of(shortest)
-    capped = (shortest >= 0) & (caps.time_s < found.time_s)
-    low_s = np.minimum(caps.low_s, found.low_s)
-    return replace(caps, low_s=low_s, bound_s=found.bound_s, extrapolated=found.extrapolated).where(capped, found)
-
-
-def _rays(groups: Groups) -> Integers:
-    """Steps [points, sizes] of one group at a time: 0 for a size that stays, 1 for the next power of two, and so on."""
-    return np.array([_steps(groups, {which: step}) for which in range(len(groups)) for step in range(1, _OCTAVES)])
-
-
-def _pairs(groups: Groups) -> Integers:
-    """The same of two groups at a time, of more than two groups beside the next power of two every other one."""
-    every = range(1, _OCTAVES) if len(groups) == 2 else (1, *range(2, _OCTAVES, 2))
-    found = [
-        _steps(groups, {one: first, other: second})
-        for one, other in combinations(range(len(groups)), 2)
-        for first, second in product(every, every)
-    ]
-    return np.array(found, dtype=np.int64).reshape(-1, sum(map(len, groups)))
-
-
-def _steps(groups: Groups, steps: Mapping[int, int]) -> list[int]:
-    by_place = {place: steps.get(which, 0) for which, group in enumerate(groups) for place in group}
-    return [by_place[place] for place in sorted(by_place)]
-
-
-def _not_under(found: Batch, answered: Batch, least_s: Floats) -> Batch:
-    time_s = np.maximum(found.time_s, least_s)
-    low_s, high_s = np.minimum(found.low_s, time_s), np.maximum(found.high_s, time_s)
-    return replace(answered, time_s=time_s, low_s=low_s, high_s=high_s)
-
-
-def _once(asked: Asked, facts: Floats) -> Batch:
-    """Each distinct work once. Works that differ in the last digits are one, whatever they were resized from."""
-    magnitude = np.floor(np.log10(np.where(facts == 0, 1.0, np.abs(facts))))
-    scale = 10.0 ** (_DIGITS - 1 - magnitude)
-    distinct, places = np.unique(np.round(facts * scale) / scale, axis=0, return_inverse=True)
-    return asked(distinct).of(places.reshape(-1))
+def _rounded(shares: Floats) -> Floats:
+    """To one and a quarter, a half or three quarters of a power of two, which plain ops have."""
+    power = 2.0 ** np.floor(np.log2(np.where(shares > 0, shares, 1.0)))
+    return np.asarray(np.round(4 * shares / power) / 4 * power)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log, sqrt
 from typing import Any, Final
@@ -19,6 +20,7 @@ _JITTER: Final = 1e-6
 _LOG_SCALES: Final = (-2.0, 4.0)
 _LOG_NOISE: Final = (-9.0, 1.0)
 _STEPS: Final = 40
+_BESIDE: Final = 2.0
 _SHRINK: Final = 0.05  # how strongly log length scales are drawn to 0, in nats
 
 
@@ -67,6 +69,19 @@ class Smooth:
             block = block if fades else np.clip(block, low, high)
             out[start : start + _BLOCK] = self.mean + matern(distances(block, points)) @ self.weight.astype(np.float64)
         return np.clip(out, self.floor, self.ceiling)
+
+    def beside(self, values: Floats, places: Sequence[int]) -> NDArray[np.bool_]:
+        """Which rows of features [rows, features] have a point within a factor of ``_BESIDE`` in the features at some
+        places, which are logarithms; of those only that count.
+        """
+        used = [place for place in places if self.scale[place] > 0]
+        unit = self.scale[used].astype(np.float64)
+        points = self.points[:, used].astype(np.float64) * unit
+        found = np.zeros(len(values), dtype=bool)
+        for start in range(0, len(values), _BLOCK):
+            apart = np.abs(values[start : start + _BLOCK, None, used] - points).max(axis=2, initial=0.0)
+            found[start : start + _BLOCK] = apart.min(axis=1) <= log(_BESIDE)
+        return found
 
 
 def lone_point(features: int, mean: float) -> Smooth:
