@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,18 @@ def test_prediction_needs_no_torch(without_torch, session, models):
     done = without_torch("analyze", session, *DEVICE, "--models", models)
     assert done.returncode == 0, done.stderr
     assert "The step is predicted" in " ".join(done.stdout.split())
+
+
+def test_a_decode_step_has_its_time_per_token_eager_replayed_and_compiled(ok):
+    device = ("--device", "A100-SXM4-80GB")
+    text = " ".join(ok("analyze", "gpt2", "--small", "--step", "decode", "--batch", "4", *device, "--predict").split())
+    told = re.search(
+        r"time per token predicted ([\d.]+) (\S+) \(([\d,.]+) tok/s\); predicted as if replayed from a graph "
+        r"([\d.]+) (\S+) \(([\d,.]+) tok/s\); program bound",
+        text,
+    )
+    assert told is not None, text
+    seconds = float(told[1]) * {"ms": 1e-3, "µs": 1e-6}[told[2]]
+    assert float(told[3].replace(",", "")) == pytest.approx(4 / seconds, rel=0.01)  # a token for each of 4 sequences
+    assert re.search(r"Compiled by torch.compile\(mode='reduce-overhead'\).* is predicted to take .* tok/s\)", text)
+    assert "time per token" not in ok("analyze", "gpt2", "--small", "--step", "prefill", *device, "--predict")

@@ -166,7 +166,7 @@ class _Asked:
         progress: Callable[[str], None],
     ) -> Report:
         """The report; why the session could not be saved is added to ``failed``."""
-        from rooflight.front.sessions import predicted
+        from rooflight.front.sessions import compiled_decode, predicted
         from rooflight.front.targets import analyze_target
         from rooflight.roofline.tables.report import report_of
 
@@ -191,5 +191,6 @@ class _Asked:
         if predictor is not None:
             progress("predicting")
             analysis = predicted(analysis, predictor, host)
+            more = [*more, *compiled_decode(analysis)]
         progress("writing the report")
         return report_of(analysis, top=self.top, notes=[*notes, *more])

@@ -16,11 +16,13 @@ from rooflight.front.evidence import with_evidence
 from rooflight.front.options import PLAIN, ReadOn, TraceOptions
 from rooflight.front.sources import read_session
 from rooflight.records.estimate import Estimate
-from rooflight.records.session import Session
+from rooflight.records.quantity import Quantity
+from rooflight.records.session import DECODED, Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
 from rooflight.roofline.host import Host, with_host_scalars
+from rooflight.roofline.tables.report import token_time
 
 if TYPE_CHECKING:
     from rooflight.capture.record.recorder import record
@@ -117,6 +119,21 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         for number, estimate in zip(numbers, found, strict=True):
             estimates[number] = estimate
     return analyze_for(session, analysis.device, analysis.target, estimates, host)
+
+
+def compiled_decode(analysis: Analysis) -> list[str]:
+    """What a decode step is predicted to take if it is compiled, and replayed from CUDA graphs: a note, or none."""
+    from rooflight.prediction.gain.gain import predicted_gain
+
+    tokens = int(analysis.session.environment.get(DECODED, 0))
+    if not tokens or analysis.device.kind != "cuda" or analysis.session.compiled or not analysis.totals.predicted_s:
+        return []
+    gain = predicted_gain(analysis, "reduce-overhead")
+    ends = " to ".join(str(Quantity(gain.eager_s / end, "s")) for end in (gain.speedup_high, gain.speedup_low))
+    return [
+        f"Compiled by torch.compile(mode='reduce-overhead'), which replays CUDA graphs, the step is predicted to take "
+        f"{token_time(gain.compiled_s, tokens)} (90 %: {ends})."
+    ]
 
 
 def _host_of(session: Session) -> Host | None:

@@ -15,7 +15,7 @@ from rooflight.front.options import PLAIN, RunOptions, TraceOptions
 from rooflight.front.sessions import analyze, analyze_file
 from rooflight.front.sources import is_session
 from rooflight.records.quantity import Quantity
-from rooflight.records.session import Session
+from rooflight.records.session import DECODED, Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
 from rooflight.traces.file.discovery import is_trace
@@ -95,7 +95,8 @@ def analyze_target(
     notes = [*seen.step.notes, *seen.notes]
     if measured and place is None:
         notes.append(f"Not measured: {spec.part_name} is another device than this machine's.")
-    about = {"target": seen.step.description, "model_class": seen.step.model_class}
+    tokens = str(seen.step.tokens) if seen.step.name == "decode" else ""
+    about = {"target": seen.step.description, "model_class": seen.step.model_class, DECODED: tokens}
     environment = {**seen.session.environment, **{name: text for name, text in about.items() if text}}
     return analyze(replace(seen.session, environment=environment), spec, target=seen.step.description), notes
 

@@ -112,6 +112,8 @@ class Lifetimes:
         return f"Lifetimes({count_of(len(self.kind), 'storage')})"
 
 
+DECODED: Final = "tokens_decoded"
+"""The entry of ``Session.environment`` with the tokens that a decode step makes, one for each sequence."""
 COMPILED: Final = "compiled"
 """In a session's environment: "yes" where the original code of compiled functions ran, ``AS_KERNELS`` where the kernels
 that a compiler wrote are among the ops, as in a trace.

@@ -11,7 +11,7 @@ from rooflight.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
-from rooflight.records.session import AS_KERNELS, COMPILED
+from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
@@ -67,8 +67,30 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "op bound", Quantity(totals.op_bound_s, "s")
     yield from _predicted_facts(analysis)
     yield from _measured_facts(analysis)
+    yield from _token_facts(analysis)
     if analysis.timeline is not None and analysis.timeline.launches is not None:
         yield from launch_facts(analysis.timeline.launches)
+
+
+def _token_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+    """TPOT, the time of a decode step that gives each sequence a token, and tokens per second of all of them."""
+    tokens = int(analysis.session.environment.get(DECODED, 0))
+    totals, wall = analysis.totals, analysis.totals.predicted_wall
+    known = {
+        "measured": totals.measured_s,
+        "predicted": wall.time_s if wall else None,
+        f"predicted {AS_A_GRAPH}": totals.predicted.time_s if totals.predicted else None,
+        "program bound": analysis.program.program_bound_s,
+    }
+    if tokens:
+        times = (f"{what} {token_time(time_s, tokens)}" for what, time_s in known.items() if time_s)
+        yield "time per token", "; ".join(times)
+
+
+def token_time(time_s: float, tokens: int) -> str:
+    """``7.38 ms (136 tok/s)``: the time of a decode step, and the tokens per second that it makes."""
+    rate = tokens / time_s
+    return f"{Quantity(time_s, 's')} ({rate:{',.0f' if rate >= 100 else '.3g'}} tok/s)"
 
 
 def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
