@@ -364,6 +364,9 @@ def test_estimate_train_times_call_learns_on_first_need(tmp_path: Path):
     assert microseconds(tmp_path, predictor) == first
     assert list(predictor.operator_dict.values()) == [learned]
     assert microseconds(tmp_path, predictor, precision="float16") == first  # precisions have several names
+    assert microseconds(tmp_path, predictor, propagation="dur") == first  # as the column of the samples is called
+    by_place = (A100_FILE, "gemm", "fp16", "dur", [1024, 1024, 1024], predictor.operator_dict, "path/to/config")
+    assert predictor.predict_operator(*by_place, tmp_path) == first
     mine: dict = {}
     assert microseconds(tmp_path, predictor, model_dict=mine) == first
     assert len(mine) == 1

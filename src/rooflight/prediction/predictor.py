@@ -262,7 +262,6 @@ class Predictor(Answers):
 
     def predict_operator(
         self,
-        *,
         gpu_name: str,
         function: str,
         precision: str,
@@ -274,7 +273,7 @@ class Predictor(Answers):
     ) -> float:
         """Microseconds of an operator on ``gpu_name``, as estimate-train-time's ``Predictor`` has it.
 
-        ``propagation`` is "fwd", "bwd" or, for operators without a backward, "step". With ``data_folder``, the model is
+        ``propagation`` is "fwd", "bwd" or, for operators without a backward, "dur" or "step". With ``data_folder``, the model is
         learned from the operator's samples there when it is first needed, without those that lint flags, and kept in
         ``model_dict``; without it, this predictor's models answer. Raises ValueError for an unknown operator, device or
         direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
@@ -289,6 +288,7 @@ class Predictor(Answers):
                 learned[wanted] = _learned(data_folder, function, gpu_name, precision)
             chosen = learned[wanted]
         estimates = chosen.predict_shape(function, shape, precision, device_called(gpu_name, Path(function)))
+        propagation = "step" if propagation == "dur" else propagation  # as samples' columns call it: dur(us)
         if propagation not in estimates:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
         return estimates[propagation].time_s * 1e6
