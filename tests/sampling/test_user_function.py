@@ -153,8 +153,9 @@ def test_one_time_needs_one_target(sample, tmp_path):
         ({"columns_name": ["mp", "b", "l", "dim"]}, "columns_name must end in F_dur(us), B_dur(us) or dur(us)"),
     ],
 )
-def test_what_cannot_be_sampled_is_one_line(unsampled, changed, message):
+def test_what_cannot_be_sampled_is_one_line_and_no_file(unsampled, changed, message, tmp_path):
     assert message in unsampled(**changed)
+    assert not [*tmp_path.rglob("sampling_data/*")]
 
 
 def test_a_function_that_raises_is_a_status_and_one_that_ends_the_process_says_why(sample):

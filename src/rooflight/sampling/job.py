@@ -197,7 +197,9 @@ class Keeper:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
+        if error is not None and not len(self._store.rows):
+            self._store.discard()
+        elif error is not None:
             with suppress(OSError):  # of a full disk the file of rows is the first to tell
                 self.end()
 

@@ -54,6 +54,11 @@ class Store:
         write_whole(path, "".join(csv_lines(self.header, self.rows)))
         return path
 
+    def discard(self) -> None:
+        """Leave no file behind, where there is no row."""
+        for path in (self.path, self.path.with_suffix(".csv")):
+            path.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Let go of the file."""
         os.close(self._file)
