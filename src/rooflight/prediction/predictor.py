@@ -275,8 +275,8 @@ class Predictor(Answers):
 
         ``propagation`` is "fwd", "bwd" or, for operators without a backward, "dur" or "step". With ``data_folder``, the
         model is learned from the operator's samples there when it is first needed, without those that lint flags, and
-        kept in ``model_dict``; without it, this predictor's models answer. Raises ValueError for an unknown operator, device or
-        direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
+        kept in ``model_dict``; without it, this predictor's models answer. Raises ValueError for an unknown operator,
+        device or direction, for a shape that cannot be, and for a folder with no or too few samples of the operator.
         """
         from rooflight.prediction.read import device_called
 
