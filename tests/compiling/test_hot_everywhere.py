@@ -201,3 +201,29 @@ def test_a_loop_that_calls_a_module_again_and_again_has_the_module_compiled() ->
     for _ in range(30):
         loop.entry.call()
     assert (loop.seen.what, compiler.compiled) == ("Net", 1)
+
+
+def test_the_report_does_not_advise_what_was_called(compiler: Compiler) -> None:
+    with enable_hot_path_detection():
+        assert "enable_hot_path_detection" not in rl.hot_report().conclusion
+    assert "enable_hot_path_detection" in rl.hot_report().conclusion
+
+
+def test_what_is_not_compiled_yet_says_why() -> None:
+    net = Net()
+    loop = loop_of(net, Compiler())
+
+    def why() -> str:
+        return rl.hot_report().data[0].kinds[0].reason
+
+    run(net, 2)
+    assert why() == "called 2 times: it is looked at from call 3 on"
+    run(net, 1)
+    assert why().startswith("compiling takes seconds, so that shorter loops stay eager; it is watched once it has run")
+    run(net, 3)
+    assert (only(loop).state, "its gain is predicted once it has run for 2." in why()) == ("hot", True)
+    run(net, 5)
+    assert why().startswith("compiling takes 5 s, for runs 2.00 times as fast (test); it is compiled once it has run")
+    run(net, 40)
+    assert why() == ""
+    assert only(loop).state == "compiled"

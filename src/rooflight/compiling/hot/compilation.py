@@ -143,7 +143,7 @@ class Compilation:
 
     def _gained_s(self, kinds: Collection[CallKind]) -> float:
         share = min(1 - 1 / (kind.speedup or 1.0) for kind in kinds)
-        left = None if self.now is None else self._seen.left(self.now.kind, self._options.expected_runs)
+        left = None if self.now is None else self._seen.left(self.now.kind)
         if self.now is not None and left is not None:
             return share * left * statistics.median(self.now.kind.eager_s)
         return share * (self._options.clock() - max(kind.compiled_at for kind in kinds))

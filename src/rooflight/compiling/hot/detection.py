@@ -105,7 +105,7 @@ def _check(target: Any) -> None:
 
 def hot_report() -> Report:
     """What was seen of the loops of this process, what was decided of them, and what that gained."""
-    return report_of(tuple(seen))
+    return report_of(tuple(seen), detecting=bool(_enabled))
 
 
 ENOUGH: Final = 20_000

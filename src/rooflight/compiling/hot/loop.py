@@ -100,7 +100,7 @@ class HotLoop:
     def __init__(self, entry: Entry, options: HotOptions) -> None:
         self.entry = entry
         self.options = options
-        self.seen = Seen(entry.name)
+        self.seen = Seen(entry.name, options.expected_runs)
         self.compilation = Compilation(entry, options, self.seen, self.watch_again)
         self._timing = Timing(options, self.compilation.compare)
         self._eager = entry.eager
@@ -184,7 +184,7 @@ class HotLoop:
 
     def _undecided(self, call: Call) -> Any:
         kind = call.kind
-        match kind.step(call.sizes, self.options, self.seen.left(kind, self.options.expected_runs)):
+        match kind.step(call.sizes, self.options, self.seen.left(kind)):
             case "watch":
                 return self._watched(call)
             case "record":
@@ -236,7 +236,7 @@ class HotLoop:
             out = self.compilation.run(call.args, call.kwargs, compiled=False)
         kind.expected = outlook(
             call.key, kind, self.entry, recording.session, self.options,
-            open_ended=self._timing.open_ended, left=self.seen.left(kind, self.options.expected_runs),
+            open_ended=self._timing.open_ended, left=self.seen.left(kind),
         )  # fmt: skip
         return out
 

@@ -15,10 +15,10 @@ _NAMED: Final = 3
 
 class KindDocument(Fields, frozen=True, kw_only=True):
     """Calls of one kind: how many were observed, with how many different sizes, how many operations one runs, and what
-    was decided, for which ``reason``. ``eager_s`` and ``compiled_s``: medians of the last runs timed (until the next
-    call where a backward pass followed), None where none was. ``speedup``: by the quickest quarter of each side.
-    ``expected_speedup``: before compiling. ``compile_s``: the calls that traced and compiled. ``break_even_runs``:
-    compiled runs that gain what that took.
+    was decided, for which ``reason``, or what an undecided kind waits for. ``eager_s`` and ``compiled_s``: medians of
+    the last runs timed (until the next call where a backward pass followed), None where none was. ``speedup``: by the
+    quickest quarter of each side. ``expected_speedup``: before compiling. ``compile_s``: the calls that traced and
+    compiled. ``break_even_runs``: compiled runs that gain what that took.
     """
 
     state: State
@@ -51,10 +51,15 @@ class HotDocument(Document, frozen=True, kw_only=True, tag="rooflight.hot/1"):
     kinds: tuple[KindDocument, ...]
 
 
-def report_of(loops: Sequence[Seen]) -> Report:
-    """The report of some loops, in the order in which they were attached."""
+def report_of(loops: Sequence[Seen], *, detecting: bool = False) -> Report:
+    """The report of some loops, in the order in which they were attached. ``detecting``: the detection is on."""
     data = tuple(
-        HotDocument.view(seen, compiled=seen.what, kinds=tuple(map(_kind, seen.kinds.values()))) for seen in loops
+        HotDocument.view(
+            seen,
+            compiled=seen.what,
+            kinds=tuple(_kind(kind, runs_known=seen.expected_runs is not None) for kind in seen.kinds.values()),
+        )
+        for seen in loops
     )
     kinds = [kind for document in data for kind in document.kinds]
     compiled = sum(kind.state == "compiled" for kind in kinds)
@@ -69,11 +74,16 @@ def report_of(loops: Sequence[Seen]) -> Report:
         ),
         tables=(_table(data),) if data else (),
         notes=tuple(f"{document.name}: {document.note}" for document in data if document.note),
-        conclusion=_conclusion(data),
+        conclusion=_conclusion(data, detecting=detecting),
     )
 
 
-def _conclusion(data: Sequence[HotDocument]) -> str:
+def _conclusion(data: Sequence[HotDocument], *, detecting: bool) -> str:
+    if not data and detecting:
+        return (
+            "No loop was observed: since the detection began, no module was called. "
+            "Loops of plain functions: pass the function to rooflight.hot."
+        )
     if not data:
         return (
             "No loop was observed: call rooflight.hot(function or module), or "
@@ -86,16 +96,18 @@ def _conclusion(data: Sequence[HotDocument]) -> str:
         if kind.state == "compiled"
     ]
     if not compiled:
-        return "Nothing was compiled."
+        reasons = dict.fromkeys(f"{loop.name}: {kind.reason}" for loop in data for kind in loop.kinds if kind.reason)
+        return " ".join(["Nothing was compiled.", *(f"{reason}." for reason in list(reasons)[:_NAMED])])
     more = f" and {len(compiled) - _NAMED} more" if len(compiled) > _NAMED else ""
     return f"Compiled: {', '.join(compiled[:_NAMED])}{more}."
 
 
-def _kind(kind: CallKind) -> KindDocument:
+def _kind(kind: CallKind, *, runs_known: bool) -> KindDocument:
     eager, compiled = (statistics.median(times) if times else None for times in (kind.eager_s, kind.compiled_s))
     gain_s = eager - compiled if eager is not None and compiled is not None else 0.0
     return KindDocument.view(
         kind,
+        reason=kind.why(runs_known=runs_known),
         sizes=len(kind.sizes),
         eager_s=eager,
         compiled_s=compiled,

@@ -167,8 +167,7 @@ class CallKind:
             )
             return "watch" if due else "time"
         if self.state == "hot" and self.expected is None:
-            floor_s = _LEAST_COMPILE_S + _LEAST_PER_OP_S * self.operations
-            return "record" if self._worth_a_look(floor_s, left) else "time"
+            return "record" if self._worth_a_look(self._floor_s, left) else "time"
         return "compile" if self.state != "eager" and self.runs_with(sizes) and self._pays(left) else "time"
 
     def _worth_a_look(self, floor_s: float, left: float | None) -> bool:
@@ -182,13 +181,42 @@ class CallKind:
         self.give_up(f"{left:.0f} runs of {eager_s:.3g} s gain less than compiling takes")
         return False
 
+    def _waits(self) -> tuple[float, str]:
+        """Seconds that it runs before its next step, where the number of runs is not known; and why, in words."""
+        if self.state == "watching":
+            return _LEAST_COMPILE_S / 2, "compiling takes seconds, so that shorter loops stay eager; it is watched"
+        if self.expected is None:
+            return self._floor_s / 2, "compiling so many operations takes longer; its gain is predicted"
+        speedup, compile_s = self._outlook
+        what = f"compiling takes {compile_s:.3g} s, for runs {speedup:.2f} times as fast ({self.expected.source})"
+        return compile_s * (1 if speedup >= _PAYS else _DOUBT), f"{what}; it is compiled"
+
+    def why(self, *, runs_known: bool) -> str:
+        """Why it is eager, or not compiled yet; empty if it is compiled. ``runs_known``: how many runs come is."""
+        if self.reason or self.decided or self.state == "trying":
+            return self.reason
+        if self.state == "watching" and self.calls < self.next_sample:
+            return f"called {self.calls} times: it is looked at from call {self.next_sample} on"
+        if runs_known:
+            return "it waits for a call of sizes that it had before"
+        wait_s, what = self._waits()
+        return f"{what} once it has run for {wait_s:.3g} s (so far {self.spent_s:.2g} s)"
+
+    @property
+    def _floor_s(self) -> float:
+        return _LEAST_COMPILE_S + _LEAST_PER_OP_S * self.operations
+
+    @property
+    def _outlook(self) -> tuple[float, float]:
+        assert self.expected is not None
+        return self.speedup or self.expected.speedup, self.compile_s or self.expected.compile_s
+
     def _pays(self, left: float | None) -> bool:
         """By what is left to gain, or, as that is not known, once it has run for as long as compiling takes."""
-        assert self.expected is not None
-        speedup = self.speedup or self.expected.speedup
-        compile_s = self.compile_s or self.expected.compile_s
         if left is None:
-            return self.spent_s >= compile_s * (1 if speedup >= _PAYS else _DOUBT)
+            return self.spent_s >= self._waits()[0]
+        assert self.expected is not None
+        speedup, compile_s = self._outlook
         if speedup <= 1:
             self.give_up(f"no gain is expected: {speedup:.2f} times as fast ({self.expected.source})")
         elif statistics.median(self.eager_s) * (1 - 1 / speedup) * left <= compile_s:
@@ -228,6 +256,7 @@ class Seen:
     """A hot loop: its calls by kind, while they were observed. ``what``: the parts that were compiled."""
 
     name: str
+    expected_runs: int | None = None
     calls: int = 0
     kinds: dict[Kind, CallKind] = field(default_factory=dict)
     what: str = ""
@@ -237,6 +266,7 @@ class Seen:
     error: float | None = None
     note: str = ""
 
-    def left(self, kind: CallKind, expected_runs: int | None) -> float | None:
+    def left(self, kind: CallKind) -> float | None:
         """How many calls of a kind are to be expected, this one included; None where the number of all is not known."""
-        return None if expected_runs is None else max(0.0, (expected_runs - self.calls + 1) * kind.calls / self.calls)
+        runs = self.expected_runs
+        return None if runs is None else max(0.0, (runs - self.calls + 1) * kind.calls / self.calls)
