@@ -17,6 +17,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from rooflight.compiling.hot.detector import HotPath
+from rooflight.compiling.hot.functions import FunctionFinder
 from rooflight.compiling.hot.loop import HotLoop
 from rooflight.compiling.hot.plan import FunctionEntry, ModuleEntry, is_hot
 from rooflight.compiling.hot.result import report_of
@@ -105,6 +106,8 @@ def _check(target: Any) -> None:
 
 def hot_report() -> Report:
     """What was seen of the loops of this process, what was decided of them, and what that gained."""
+    for detection in _enabled:
+        detection.finder.describe()
     return report_of(tuple(seen), detecting=bool(_enabled))
 
 
@@ -123,8 +126,17 @@ class HotPathDetection:
         self._options = options
         self._known: dict[int, weakref.ref[nn.Module]] = {}
         self._loops: list[weakref.ref[HotLoop]] = []
+        self._functions: list[HotLoop] = []
         self._calls = 0
         self._handle: Any = register_module_forward_pre_hook(self._called)
+        self.finder = FunctionFinder(self._found, seen.append)
+
+    def _found(self, entry: FunctionEntry) -> Seen:
+        loop = HotLoop(entry, self._options)
+        seen.append(loop.seen)
+        with _lock:
+            self._functions.append(loop)
+        return loop.seen
 
     def _called(self, module: nn.Module, _args: Any) -> None:
         if is_dynamo_compiling():
@@ -140,7 +152,7 @@ class HotPathDetection:
 
     def _meet(self, module: nn.Module) -> None:
         with _lock:
-            if any(loop is not None and loop.busy for loop in (found() for found in self._loops)):
+            if any(loop is not None and loop.busy for loop in self._all()):
                 return  # inside a call of a loop; of another thread's, it is met the next time
             if type(module).__name__ in _WRAPPERS or isinstance(module, torch.jit.ScriptModule):
                 self._known[id(module)] = weakref.ref(module)
@@ -151,6 +163,9 @@ class HotPathDetection:
             if loop is not None:
                 self._loops.append(weakref.ref(loop))
 
+    def _all(self) -> list[HotLoop | None]:
+        return [*(found() for found in self._loops), *self._functions]
+
     def _look_no_more(self) -> None:
         if self._handle is not None:
             self._handle.remove()
@@ -159,10 +174,12 @@ class HotPathDetection:
     def disable(self) -> None:
         """Take the detection off all modules; those that were compiled run eagerly again."""
         self._look_no_more()
-        for found in self._loops:
-            if (loop := found()) is not None:
+        self.finder.stop()
+        for loop in self._all():
+            if loop is not None:
                 loop.stop()
         self._loops.clear()
+        self._functions.clear()
         self._known.clear()
         if self in _enabled:
             _enabled.remove(self)
@@ -176,7 +193,8 @@ class HotPathDetection:
 
 def enable_hot_path_detection(hot_threshold: int = 10, **options: Any) -> HotPathDetection:
     """Treat every outermost module that the program calls from now on as ``rooflight.hot(module, **options)`` does.
-    Modules inside of these belong to them.
+    Modules inside of these belong to them. So are functions without modules that a loop of this thread calls in each
+    iteration; the report names loops whose body is no function, and why they are not compiled.
 
     Takes the place of an earlier call. Raises ValueError for numbers below 1.
     """

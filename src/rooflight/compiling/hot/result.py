@@ -81,8 +81,8 @@ def report_of(loops: Sequence[Seen], *, detecting: bool = False) -> Report:
 def _conclusion(data: Sequence[HotDocument], *, detecting: bool) -> str:
     if not data and detecting:
         return (
-            "No loop was observed: since the detection began, no module was called. "
-            "Loops of plain functions: pass the function to rooflight.hot."
+            "No loop was observed: since the detection began, no module was called, and no loop of functions ran for "
+            "long enough (0.2 s) to be seen. Shorter loops stay eager: compiling takes seconds."
         )
     if not data:
         return (
