@@ -10,10 +10,12 @@ import inspect
 import sys
 import threading
 import types
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final
 
 import torch
@@ -56,11 +58,11 @@ class Found:
     loop_seen: Seen | None = None
     why: str = ""
 
-    def note(self, looks: int) -> str:
-        """Where it is and what share of the time it takes, by the looks at its thread; why it is not compiled."""
+    def note(self, share: float) -> str:
+        """Where it is and what share of the time its function takes; why it is not compiled."""
         where = f"{Path(self.loop.co_filename).name}:{self.line}"
         more = f"; it is not compiled: {self.why}" if self.why else "; @rl.hot above the function says so for good"
-        return f"the loop at {where} takes about {self.seen / looks:.0%} of the time{more}"
+        return f"the loop at {where} takes about {share:.0%} of the time{more}"
 
 
 class FunctionFinder:
@@ -73,7 +75,9 @@ class FunctionFinder:
         self._thread = threading.get_ident()
         self._stop = threading.Event()
         self._found: dict[Any, Found] = {}
-        self.looks = 0
+        self._looks = 0
+        self._began = self._last = perf_counter()
+        self._spent_s: Counter[types.CodeType] = Counter()
         self._looking = threading.Thread(target=self._run, daemon=True, name="rooflight.hot")
         self._looking.start()
 
@@ -87,10 +91,10 @@ class FunctionFinder:
         """Bring the notes of the report up to date."""
         for found in list(self._found.values()):
             if found.loop_seen is not None:
-                found.loop_seen.note = found.note(self.looks)
+                found.loop_seen.note = found.note(self._spent_s[found.loop] / (self._last - self._began))
 
     def _run(self) -> None:
-        while not self._stop.wait(_EVERY_S if self.looks < _LOOKS else _LATER_S):
+        while not self._stop.wait(_EVERY_S if self._looks < _LOOKS else _LATER_S):
             frame = sys._current_frames().get(self._thread)
             if frame is None:
                 return
@@ -99,7 +103,8 @@ class FunctionFinder:
 
     def look(self, frame: types.FrameType | None) -> None:
         """Note where the thread is: in which frame it stayed since the last look, and what that calls now."""
-        self.looks += 1
+        self._looks += 1
+        self._spend(frame)
         called, modules, held = None, False, frame
         while frame is not None and not isinstance(frame.f_trace, _Mark):
             if frame.f_trace is None:
@@ -112,6 +117,15 @@ class FunctionFinder:
         back, mark.place = frame is held and frame.f_lasti < mark.place, frame.f_lasti
         if _is_its_own(frame.f_code) and (back or (called is not None and _is_its_own(called))):
             self._note(frame, called, modules=modules)
+
+    def _spend(self, frame: types.FrameType | None) -> None:
+        now, inside = perf_counter(), set[types.CodeType]()
+        while frame is not None:
+            inside.add(frame.f_code)
+            frame = frame.f_back
+        for code in inside:
+            self._spent_s[code] += now - self._last  # type: ignore[assignment]
+        self._last = now
 
     def _note(self, frame: types.FrameType, called: types.CodeType | None, *, modules: bool) -> None:
         key = frame.f_code, _place(called)
