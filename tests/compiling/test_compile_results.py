@@ -163,3 +163,18 @@ def test_what_ran_is_told() -> None:
     columns = report.tables[0].names
     assert columns[:3] == ("target", "mode", "verdict")
     assert report.tables[0].rows[0][:3] == ("x", "default", "pays")
+
+
+def test_the_summary_says_what_compiling_is_best_for() -> None:
+    pays = result([4.0] * 6, [10, 1, 1, 1, 1, 1])
+    wrong = replace(pays, check=Check(result=Difference(why="it differs")))
+    busy = replace(pays, cold=Trial(samples_s=pays.cold.samples_s, others_share=0.8))
+    results = [pays, result([1.0] * 6, [5, 2, 2, 2, 2, 2]), wrong, busy]
+    (summary,) = [table for table in report_of(results).tables if table.id == "summary"]
+    assert summary.rows[0][2:] == ("1.38 x eager", "4 x", "1.6 x", "3", "over 3 iterations")
+    assert [row[-1] for row in summary.rows[1:]] == [
+        "nothing",
+        "nothing: its result is wrong",
+        "not known: the machine was busy",
+    ]
+    assert not [table for table in report_of([pays]).tables if table.id == "summary"]

@@ -92,6 +92,8 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all", "break-even", "compile"),
     )
+    if len(results) > 1:
+        yield _summary(results)
     if ran := [(result, *result.ran) for result in results if result.ran is not None]:
         yield _work(ran)
     if checks := [(result, result.check) for result in results if result.check is not None]:
@@ -100,6 +102,39 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         if result.ran is not None:
             yield _times(number, result, *result.ran)
             yield _stages(number, result, result.ran[1])
+
+
+def _summary(results: Sequence[Compiled]) -> Table:
+    return table(
+        "summary",
+        "What compiling costs and brings",
+        results,
+        ("target", "", lambda row: row.target),
+        ("mode", "", lambda row: row.mode),
+        ("warm-up overhead", "", _overhead),
+        ("steady", "", lambda row: _times_faster(row.steady_speedup)),
+        ("total", "", lambda row: _times_faster(row.total_speedup)),
+        ("break-even", "", _break_even),
+        ("best for", "", _best_for),
+        note="warm-up overhead: time of the first iterations, compiling included, over eager's. best for: by the "
+        "break-even, which a cache of compiled code makes earlier.",
+    )
+
+
+def _overhead(result: Compiled) -> str | None:
+    eager_s, compiled_s = result.warmup_eager_s, result.warmup_compiled_s
+    return f"{compiled_s / eager_s:,.3g} x eager" if eager_s and compiled_s else None
+
+
+def _best_for(result: Compiled) -> str:
+    even = result.break_even
+    if result.verdict is None:
+        return "nothing: it did not run"
+    if result.check is not None and not result.check.correct:
+        return "nothing: its result is wrong"
+    if result.verdict == "unsure":
+        return "not known: the machine was busy"
+    return "nothing" if even.iterations is None else f"over {count_of(even.iterations, 'iteration')}"
 
 
 def _break_even(result: Compiled) -> str | None:
