@@ -59,7 +59,9 @@ def test_a_function_that_a_loop_calls_is_found_compiled_and_given_back(detection
         2,
     )
     assert compiler.compiled >= 1
-    assert found.note.startswith(f"the loop at test_hot_functions.py:{train.__code__.co_firstlineno + 2} takes about ")
+    assert found.note.startswith(
+        f"a loop at test_hot_functions.py:{train.__code__.co_firstlineno + 2}, in code that takes about "
+    )
     assert step.__code__ is not code
     detection.disable()
     assert step.__code__ is code

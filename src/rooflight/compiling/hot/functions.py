@@ -62,7 +62,7 @@ class Found:
         """Where it is and what share of the time its function takes; why it is not compiled."""
         where = f"{Path(self.loop.co_filename).name}:{self.line}"
         more = f"; it is not compiled: {self.why}" if self.why else "; @rl.hot above the function says so for good"
-        return f"the loop at {where} takes about {share:.0%} of the time{more}"
+        return f"a loop at {where}, in code that takes about {share:.0%} of the time{more}"
 
 
 class FunctionFinder:
