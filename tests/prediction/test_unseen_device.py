@@ -7,6 +7,7 @@ from math import exp, log
 
 import numpy as np
 import pytest
+from builders import op, spec
 from handmade_models import A100, H100, expert, model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ from rooflight.prediction.model.devices import (
     familiarity,
     likeness,
 )
+from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, product_facts
 from rooflight.prediction.work.features import features_of, names_of
 
@@ -255,3 +257,16 @@ def test_the_bound_of_an_addition_is_longer_where_memory_is_slower():
     found = bound_elsewhere(ADD, features_of(ADD, rows(1e8), A100), here, there)
     assert found == pytest.approx(A100.dram_bytes_per_s / H100.dram_bytes_per_s)
     assert bound_elsewhere(ADD, features_of(ADD, rows(1e8), A100), here, {}) == 1
+
+
+def test_what_was_measured_on_a_lesser_gpu_takes_no_longer_on_one_that_outdoes_it():
+    from rooflight.prediction.model.devices import outdone_by
+
+    names = [each.name for each in outdone_by(get("B200-SXM"))]
+    assert names.index("H200-SXM-141GB") < names.index("H100-SXM5-80GB") < names.index("A100-SXM4-80GB")
+    assert not {"B200-SXM", "MI300X"} & set(names)
+    x = spec((64, 256, 14, 14), "bfloat16")
+    normed = op("aten::native_batch_norm", {"input": x}, [x], training=True)  # measured on an H200 alone
+    found = {name: Predictor().predict(normed, name) for name in ("B200-SXM", "H200-SXM-141GB")}
+    assert found["B200-SXM"].extrapolated > found["H200-SXM-141GB"].extrapolated
+    assert found["B200-SXM"].time_s <= found["H200-SXM-141GB"].time_s

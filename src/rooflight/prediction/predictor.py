@@ -17,6 +17,7 @@ from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, a
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.answers import Answers, kernels_s, small_s
+from rooflight.prediction.model.devices import outdone_by
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.model.monotone import Batch, scattered
@@ -44,6 +45,11 @@ from rooflight.records.signature import OpSignature
 SUFFIX: Final = ".model.npz"
 SHIPPED: Final = Path(__file__).parent / "shipped"
 """The models that come with Rooflight."""
+
+
+Estimates = dict[tuple[OpSignature, ...], Estimate | None]
+_LESSER: Final = 2
+"""How many lesser devices are asked what work takes at most that was not measured on a device."""
 
 
 class Predictor(Answers):
@@ -162,10 +168,25 @@ class Predictor(Answers):
         Raises ValueError for an unknown device.
         """
         spec = get(device) if isinstance(device, str) else device
+        found = self._estimates(works, spec)
+        unlike = [ops for ops, each in found.items() if each is not None and each.extrapolated]
+        for lesser in self._outdone(spec) if unlike else ():
+            for ops, there in self._estimates(unlike, lesser).items():
+                own = found[ops]
+                if own is not None and there is not None and not there.extrapolated:
+                    found[ops] = own.no_longer_than(there.on_device.time_s)
+        return [found[tuple(ops)] for ops in works]
+
+    def _outdone(self, device: DeviceSpec) -> list[DeviceSpec]:
+        """The measured devices with most bandwidth that a device outdoes in everything."""
+        measured = {name for model in self._models.values() for name in model.devices}  # of the models read so far
+        return [each for each in outdone_by(device) if each.name in measured][:_LESSER]
+
+    def _estimates(self, works: Sequence[Sequence[OpSignature]], spec: DeviceSpec) -> Estimates:
         distinct = dict.fromkeys(map(tuple, works))
         devices = candidates(spec)
         by_kind: dict[tuple[str, int], list[tuple[tuple[OpSignature, ...], Facts]]] = {}
-        found: dict[tuple[OpSignature, ...], Estimate | None] = dict(distinct)
+        found: Estimates = dict(distinct)
         for ops in distinct:
             facts = facts_of(ops, spec)
             if facts is not None:
@@ -188,7 +209,7 @@ class Predictor(Answers):
             for row, (ops, _) in enumerate(group):
                 estimate = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
                 found[ops] = estimate if taught_layouts else in_its_layout(estimate, ops, spec)
-        return [found[tuple(ops)] for ops in works]
+        return found
 
     def predict_products(
         self, m: Floats, n: Floats, k: Floats, dtype: str, device: DeviceSpec | str, *, batch: Floats | float = 1.0

@@ -39,6 +39,13 @@ class Estimate:
         """
         return self.low_s < self.bound_s
 
+    def no_longer_than(self, time_s: float) -> Estimate:
+        """The same where the device takes no longer than ``time_s``, or than its bound and kernels."""
+        least_s = max(time_s, self.bound_s, self.kernels_s)
+        if self.on_device.time_s <= least_s:
+            return self
+        return replace(self, time_s=least_s, low_s=min(self.low_s, least_s), launch_s=0.0)
+
     @property
     def on_device(self) -> Estimate:
         """The same without a launch, and no faster than the bound and the kernels; the low end, where it is below the

@@ -321,6 +321,26 @@ def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
     return tuple(each for each in all_devices() if each.name != device.name and is_lesser(each))
 
 
+def outdone_by(device: DeviceSpec) -> list[DeviceSpec]:
+    """GPUs of the same vendor with no more units, watts and FLOP/s of any format, and less bandwidth: the ones with
+    most bandwidth first. What they were measured at takes no longer on ``device``.
+    """
+
+    def roofs(spec: DeviceSpec) -> list[float]:
+        peaks = [spec.matrix_peak(name) for name in ("float32", "float16", "bfloat16")]
+        return [each or 0.0 for each in (*peaks, spec.vector_peak("float32"), spec.unit_count, spec.tdp_w)]
+
+    own, bandwidth = roofs(device), device.dram_bytes_per_s or 0.0
+    found = [
+        each
+        for each in all_devices()
+        if (each.vendor, each.kind) == (device.vendor, "cuda")
+        and 0 < (each.dram_bytes_per_s or 0.0) < bandwidth
+        and all(its <= mine for its, mine in zip(roofs(each), own, strict=True))
+    ]
+    return sorted(found, key=lambda each: -(each.dram_bytes_per_s or 0.0))
+
+
 def most_reached(experts: Iterable[ExpertFigures], device: DeviceSpec, item: int) -> float:
     """The share of its matrix peak, as a logarithm, that a device's large products of this item size have reached, or,
     where none was measured, those of any device; 0 where nothing is known.
