@@ -16,6 +16,7 @@ from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, accepted
 from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
+from rooflight.network.collectives import kind_of as collective_of
 from rooflight.prediction.answers import Answers, kernels_s, small_s
 from rooflight.prediction.model.devices import outdone_by
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
@@ -169,7 +170,8 @@ class Predictor(Answers):
         """
         spec = get(device) if isinstance(device, str) else device
         found = self._estimates(works, spec)
-        unlike = [ops for ops, each in found.items() if each is not None and each.extrapolated]
+        asked = {ops: each for ops, each in found.items() if each is not None and collective_of(ops[0].name) is None}
+        unlike = [ops for ops, each in asked.items() if each.extrapolated]
         for lesser in self._outdone(spec) if unlike else ():
             for ops, there in self._estimates(unlike, lesser).items():
                 own = found[ops]
