@@ -97,7 +97,9 @@ def test_unknown_operators_are_named(ok, tmp_path: Path):
     write_table(tmp_path, "relu", VECTORS)
     (tmp_path / f"{A100_FILE}_nobody_knows_fp16.csv").write_text("width,dur(us)\n8,1\n")
     out = ok("fit", tmp_path, "--out", tmp_path / "models")
-    assert "Skipped, because no such operator is registered: nobody_knows." in " ".join(out.split())
+    text = " ".join(out.split())
+    assert "Skipped, because no such operator is registered: nobody_knows." in text
+    assert "nobody_knows float16 on A100-SXM4-80GB: 1 time is too few to learn from." in text
     assert "aten::relu" in out
 
 

@@ -199,3 +199,28 @@ def test_a_shape_transform_turns_an_encoder_s_columns_into_what_the_function_tak
 
 def test_ray_s_nodes_do_not_have_the_file(unsampled):
     assert "a cluster of Ray samples operators only" in unsampled("--executor", "ray", common=())
+
+
+@pytest.mark.parametrize(
+    ("features", "powers"),
+    [
+        ("[b * l, dim // mp]", [[0, 1, 1, 0], [-1, 0, 0, 1]]),
+        ("np.array([2 * b * l**2, dim**0.5])", [[0, 1, 2, 0], [0, 0, 0, 0.5]]),
+        ("[b + l, dim]", None),  # no product
+        ("[b - l, dim]", None),
+        ("b * l", None),  # no list of features
+    ],
+)
+def test_declared_features_go_with_the_samples(sample, tmp_path, features, powers):
+    (tmp_path / "layer_input_to_predictor_input.py").write_text(
+        f"import numpy as np\n\ndef my_custom_op(input):\n    mp, b, l, dim = input\n    return {features}\n"
+    )
+    sweep = {"starts": [1, 1, 4, 4], "ends": [2, 2, 8, 8], "steps": [2, 2, 4, 4], "active": 6}
+    sample(**sweep)
+    timing = rows(tmp_path)[0]["timing"]
+    assert (json.loads(timing["features"]) if "features" in timing else None) == powers
+
+
+def test_features_that_raise_are_named(unsampled, tmp_path):
+    (tmp_path / "layer_input_to_predictor_input.py").write_text("def my_custom_op(input):\n    raise KeyError('b')\n")
+    assert "layer_input_to_predictor_input.py: my_custom_op: KeyError: 'b'" in unsampled()

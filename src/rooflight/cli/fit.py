@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -82,10 +82,11 @@ def _learned(
     from rooflight.front.measured import read_measured
     from rooflight.prediction.fit.base import base_of, learn_on, save_on
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
+    from rooflight.prediction.fit.functions import learn_functions
     from rooflight.prediction.fit.refusals import refuse_impossible, refuse_two_devices, refuse_two_groups
     from rooflight.prediction.fit.rows import shown_by_ops, together
     from rooflight.prediction.fit.tables import report_of
-    from rooflight.prediction.lint.findings import lint_ops
+    from rooflight.prediction.lint.findings import left_out, lint_ops
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 
@@ -104,7 +105,11 @@ def _learned(
         learned = learn_on(Predictor.load(root), [*shown, *of_ops.shown], progress, processes=True)
     else:
         learned = learn_all(shown, progress, beside=of_ops.shown, processes=True, trees_only=models.trees_only)
-    if not learned.models:
+    if not models.trees_only:
+        flagged = left_out(finding for file in files for finding in file.findings)
+        functions, few_rows = learn_functions((table for file in files for table in file.tables), flagged)
+        learned = replace(learned, functions=functions, few={**learned.few, **few_rows})
+    if not (learned.models or learned.functions):
         refuse_impossible((file.tables, file.findings) for file in files)
         one_shape, few = "all rows of a kind are of one shape or two", "too few rows of any kind to learn from"
         why = one_shape if learned.alike else few
@@ -116,9 +121,9 @@ def _learned(
 
     def save() -> Report:
         if models.on is not None and root is not None:
-            save_on(root, models.on, learned.models, models.out, paths)
+            save_on(root, models.on, learned.models, models.out, paths, learned.functions)
         else:
-            Predictor.of(learned.models).save(models.out, paths)
+            Predictor.of(learned.models, learned.functions).save(models.out, paths)
         return report_of(learned, tables, findings, models.out, of_ops, sum(file.beats for file in files))
 
     return save

@@ -26,7 +26,7 @@ def predict(
         str,
         typer.Argument(
             metavar="OPERATOR",
-            help="An operator (see: rooflight sample --list), or my_ops.py:my_op.",
+            help="An operator (see: rooflight sample --list), my_ops.py:my_op, or a sampled function of yours.",
             autocompletion=completion.operators,
         ),
     ],
@@ -68,7 +68,9 @@ def predict(
     from rooflight.prediction.predictor import Predictor
     from rooflight.prediction.tables import report_of
 
-    described, *others = operators_of(operator)
+    predictor = Predictor.load(models) if models else Predictor()
+    sampled = predictor.operator(operator)
+    described, *others = (sampled,) if sampled else operators_of(operator)
     if others:
         raise ValueError(f"{operator} registers several operators: name one, as in {operator}:{described.name}")
     shape = _shape(context, described)
@@ -76,7 +78,6 @@ def predict(
         raise ValueError("--device NAME is missing: rooflight devices lists those known")
     roofs = supposed.roofs()
     outputs = output.open()
-    predictor = Predictor.load(models) if models else Predictor()
     with spinner() as progress:
         spec = find_what_if(device, roofs, progress=progress)
     estimates = predictor.predict_shape(described.name, shape, dtype, spec)

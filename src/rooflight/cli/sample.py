@@ -132,7 +132,6 @@ def _request(context: typer.Context, asked: SampleOptions, names: list[str]) -> 
 
 def _sample(asked: SampleOptions, where: SampleExecutor, arguments: list[str], progress: Callable[[str], None]) -> None:
     from rooflight.sampling.launch import gpus_to_spread_over, run_on_all
-    from rooflight.sampling.store import calibration_of
 
     local = where.executor == "local"
     if local and (gpus := gpus_to_spread_over(asked)) > 1:
@@ -140,9 +139,6 @@ def _sample(asked: SampleOptions, where: SampleExecutor, arguments: list[str], p
         return
     for line in _run(asked, where, progress):
         typer.echo(visible(line))
-    if local and asked.kind == "cpu" and not calibration_of("cpu"):
-        known = "nothing is known of this CPU's speed"
-        typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
 
 
 def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleExecutor) -> None:
@@ -162,6 +158,7 @@ def _refuse_unused(context: typer.Context, asked: SampleOptions, where: SampleEx
 
 def _run(asked: SampleOptions, where: SampleExecutor, progress: Callable[[str], None]) -> Iterator[str]:
     from rooflight.sampling import launch, ray_sweep
+    from rooflight.sampling.store import calibration_of
     from rooflight.sampling.tasks import tasks as tasks_of
 
     tasks = tasks_of(asked, _views(asked) if where.executor == "local" else None)
@@ -176,6 +173,10 @@ def _run(asked: SampleOptions, where: SampleExecutor, progress: Callable[[str], 
             raise ValueError(f"{asked.config}: a cluster of Ray samples operators only: use --executor local")
         for outcome in ray_sweep.run(task.job, task.sweep, address=where.address, cold=asked.cold, progress=progress):
             yield outcome.line(task.job)
+    bounded = any(task.events is None for task in tasks)  # nothing bounds a user's function
+    if where.executor == "local" and asked.kind == "cpu" and bounded and not calibration_of("cpu"):
+        known = "nothing is known of this CPU's speed"
+        typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
 
 
 def _views(asked: SampleOptions) -> Callable[[Operator, str], Views] | None:

@@ -7,7 +7,7 @@ from functools import partial
 from math import prod
 from os import PathLike
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,11 +15,14 @@ from numpy.typing import ArrayLike
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, accepted
 from rooflight.devices import get
+from rooflight.devices.catalog import same_name
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network.collectives import kind_of as collective_of
 from rooflight.prediction.answers import Answers, kernels_s, small_s
+from rooflight.prediction.model import functions as functions_of
 from rooflight.prediction.model.devices import outdone_by
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
+from rooflight.prediction.model.functions import Function
 from rooflight.prediction.model.model import Model
 from rooflight.prediction.model.monotone import Batch, scattered
 from rooflight.prediction.work.facts import (
@@ -48,6 +51,7 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 """The models that come with Rooflight."""
 
 
+Read = TypeVar("Read", Model, Function)
 Estimates = dict[tuple[OpSignature, ...], Estimate | None]
 _LESSER: Final = 2
 """How many lesser devices are asked what work takes at most that was not measured on a device."""
@@ -67,11 +71,16 @@ class Predictor(Answers):
             raise ValueError("no models came with Rooflight: name a folder that rooflight fit wrote")
         self._start(files=_files_in(SHIPPED))
 
-    def _start(self, *, models: Iterable[Model] = (), files: Iterable[Path] = ()) -> None:
+    def _start(
+        self, *, models: Iterable[Model] = (), functions: Iterable[Function] = (), files: Iterable[Path] = ()
+    ) -> None:
+        paths = list(files)
         self._models: dict[str, Model] = {model.key: model for model in models}
-        self._files = {path.name.removesuffix(SUFFIX): path for path in files}  # of models that were not read yet
-        folders = {path.parent for path in self._files.values()}
-        self._manifests = {folder: read_manifest(folder, whole=True) for folder in folders}
+        # of models that were not read yet
+        self._files = {path.name.removesuffix(SUFFIX): path for path in paths if path.name.endswith(SUFFIX)}
+        self._manifests = {folder: read_manifest(folder, whole=True) for folder in {path.parent for path in paths}}
+        written = (path for path in paths if path.name.endswith(functions_of.SUFFIX))
+        self.functions = (*functions, *(self._checked(path, functions_of.decode) for path in written))
         self._lesser, self._surfaces = {}, {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
@@ -91,8 +100,10 @@ class Predictor(Answers):
         return predictor
 
     @classmethod
-    def of(cls, models: Iterable[Model]) -> Predictor:
-        """These models. Raises ValueError for two of one kind of work, TypeError for what is no model."""
+    def of(cls, models: Iterable[Model], functions: Iterable[Function] = ()) -> Predictor:
+        """These models, and these functions of users. Raises ValueError for two models of one kind of work, TypeError
+        for what is no model.
+        """
         given = tuple(models) if isinstance(models, Iterable) else (models,)
         if others := [model for model in given if not isinstance(model, Model)]:
             raise TypeError(f"of takes models, not {type(others[0]).__name__}: Predictor.load(folder) reads them")
@@ -100,7 +111,7 @@ class Predictor(Answers):
         if twice := {key for key in keys if keys.count(key) > 1}:
             raise ValueError(f"two models of {', '.join(sorted(twice))}: give one of each kind of work")
         predictor = cls.__new__(cls)
-        predictor._start(models=given)
+        predictor._start(models=given, functions=functions)
         return predictor
 
     @classmethod
@@ -124,28 +135,28 @@ class Predictor(Answers):
 
     def _read(self, name: str) -> None:
         path = self._files[name]
-        try:
-            content = path.read_bytes()
-            check(self._manifests[path.parent], path, content)
-            model = decode(content)
-        except (OSError, ValueError) as error:
-            text = getattr(error, "strerror", None) or str(error)
-            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+        model = self._checked(path, decode)
         if file_name(model.key) != name:
             raise ValueError(f"{path} holds the model of another kind of work: fit it again")
         del self._files[name]
         self._models[model.key] = model
 
+    def _checked(self, path: Path, decoded: Callable[[bytes], Read]) -> Read:
+        try:
+            content = path.read_bytes()
+            check(self._manifests[path.parent], path, content)
+            return decoded(content)
+        except (OSError, ValueError) as error:
+            text = getattr(error, "strerror", None) or str(error)
+            raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from None
+
     def save(self, folder: Path | str, learned_from: Iterable[Path] = ()) -> Path:
-        """Write one file per model, and a manifest of what they were learned from; the folder is made if it is not
-        there. Returns it.
+        """Write one file per model and function, and a manifest of what they were learned from; the folder is made if
+        it is not there. Returns it.
         """
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
-        keys = {f"{file_name(key)}{SUFFIX}": key for key in self.models}
-        for name, key in keys.items():
-            write_whole(root / name, encode(self.models[key]))
-        write_manifest(root, keys, learned_from)
+        write_manifest(root, write_models(root, self.models.values(), self.functions), learned_from)
         return root
 
     def left_by_others(self, folder: Path | str) -> int:
@@ -227,9 +238,11 @@ class Predictor(Answers):
     def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
     ) -> dict[str, Estimate]:
-        """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled. Raises ValueError for
-        an unknown operator or device, and for a shape that cannot be.
+        """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled, or of a function of
+        yours that was. Raises ValueError for an unknown operator or device, and for a shape that cannot be.
         """
+        if function not in registry.names() and any(each.name == function for each in self.functions):
+            return self._sampled(function, precision, device).predict(shape)
         operator = registry.find(function)
         whole = operator.shape(shape)
         refused = operator.refusal(whole)
@@ -241,6 +254,19 @@ class Predictor(Answers):
         if any(prod(tensor.shape) > MOST_ELEMENTS for tensor in tensors):
             raise ValueError(f"{function}: a tensor of more than 2**63 - 1 elements cannot be")
         return {direction: self.predict(each, spec) for direction, each in ops.items()}
+
+    def operator(self, name: str) -> Operator | None:
+        """The parameters of a user's function that was sampled; None of another name."""
+        return next((each.operator for each in self.functions if each.name == name), None)
+
+    def _sampled(self, name: str, precision: str, device: DeviceSpec | str) -> Function:
+        mine = [each for each in self.functions if each.name == name]
+        where, dtype = _called(device), tensor_dtype(precision)
+        found = [each for each in mine if each.dtype == dtype and same_name(each.device, where)]
+        if not found:
+            known = ", ".join(f"{each.dtype} on {each.device}" for each in mine)
+            raise ValueError(f"{name} was sampled in {known}, not in {dtype} on {where}, and its work is unknown")
+        return found[0]
 
     def predict_shapes(
         self, function: str, shapes: Mapping[str, ArrayLike], precision: str, device: DeviceSpec | str
@@ -310,7 +336,8 @@ class Predictor(Answers):
             if wanted not in learned:
                 learned[wanted] = _learned(data_folder, function, gpu_name, precision)
             chosen = learned[wanted]
-        estimates = chosen.predict_shape(function, shape, precision, device_called(gpu_name, Path(function)))
+        device = gpu_name if chosen.operator(function) else device_called(gpu_name, Path(function))
+        estimates = chosen.predict_shape(function, shape, precision, device)
         propagation = "step" if propagation == "dur" else propagation  # as samples' columns call it: dur(us)
         if propagation not in estimates:
             raise ValueError(f'{function} has no propagation "{propagation}": it has {", ".join(estimates)}')
@@ -319,26 +346,57 @@ class Predictor(Answers):
 
 def _learned(folder: Path | str, function: str, gpu_name: str, precision: str) -> Predictor:
     from rooflight.prediction.fit.fitting import learn_all, read_for_fit
+    from rooflight.prediction.fit.functions import learn_functions
+    from rooflight.prediction.lint.findings import left_out
     from rooflight.prediction.read import device_called, find
 
-    device, dtype = device_called(gpu_name, Path(folder)), tensor_dtype(precision)
+    dtype, where = tensor_dtype(precision), _called(gpu_name)
     paths = [path for path in find(folder)[0] if f"_{function}_" in path.name]  # of others, too, whose names end so
+    read = read_for_fit(paths)
+    if not any(same_name(table.device.name, where) for file in read for table in file.tables):
+        device_called(gpu_name, Path(folder))
     files = [
         file
-        for file in read_for_fit(paths)
+        for file in read
         if any(function in (table.kernel, table.operator) and table.dtype == dtype for table in file.tables)
     ]
-    shown = [each for file in files for each in file.shown if each.device.name == device.name]
-    if not shown:
+    tables = [each for file in files for each in file.tables if same_name(each.device.name, where)]
+    functions, few = learn_functions(tables, left_out(finding for file in files for finding in file.findings))
+    shown = [each for file in files for each in file.shown if each.device.name == where]
+    if not (shown or functions or few):
         raise ValueError(f"{folder} has no samples of {function} in {precision} on {gpu_name}: run rooflight sample")
     models = learn_all(shown).models
-    if not models:
+    if not (models or functions):
         raise ValueError(f"{folder} has too few samples of {function} in {precision} on {gpu_name}: sample more")
-    return Predictor.of(models)
+    return Predictor.of(models, functions)
+
+
+def _called(device: DeviceSpec | str) -> str:
+    """A device's name; as it is given, of one that is unknown, as a CPU without a calibration is."""
+    if isinstance(device, DeviceSpec):
+        return device.name
+    try:
+        return get(device).name
+    except ValueError:
+        return device
+
+
+def write_models(folder: Path, models: Iterable[Model], functions: Iterable[Function]) -> dict[str, str]:
+    """Write a file of each model and function into a folder. Returns what each file is of, by its name."""
+    written = [(model.key, SUFFIX, encode(model)) for model in models]
+    written += [(each.place, functions_of.SUFFIX, functions_of.encode(each)) for each in functions]
+    for key, suffix, content in written:
+        write_whole(folder / f"{file_name(key)}{suffix}", content)
+    return {f"{file_name(key)}{suffix}": key for key, suffix, _ in written}
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder's models and functions, in order of their names."""
+    return sorted(path for suffix in (SUFFIX, functions_of.SUFFIX) for path in folder.glob(f"*{suffix}"))
 
 
 def _files_in(folder: Path) -> list[Path]:
-    files = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    files = files_in(folder)
     if not files:
         raise ValueError(f"{folder} holds no models: make some with rooflight fit DATA --out {folder}")
     return files

@@ -11,16 +11,16 @@ from rooflight.devices.what_if import without_effect
 from rooflight.prediction.work.precisions import in_effect
 from rooflight.records.document import Document, Fields
 from rooflight.records.estimate import Estimate, Source
-from rooflight.records.report import Report, table
+from rooflight.records.report import Report, share, table
 
 
 class EstimateData(Fields, frozen=True, kw_only=True):
-    """A predicted time with its interval (90 %) and bound, and what it rests on."""
+    """A predicted time with its interval (90 %) and bound, null where the work is unknown, and what it rests on."""
 
     time_s: float
     low_s: float
     high_s: float
-    bound_s: float
+    bound_s: float | None
     source: str
     extrapolated: bool
 
@@ -56,6 +56,8 @@ def report_of(
         notes.append("This kind of work was not measured: the prediction is that of other work of this size.")
     elif any(estimate.extrapolated for estimate in estimates.values()):
         notes.append("Shape or device lie outside of the samples: the interval is wider, and less certain than 90 %.")
+    if not all(estimate.bound_s for estimate in estimates.values()):
+        notes.append("Its FLOPs and bytes are unknown: nothing bounds it, and it is predicted by its parameters alone.")
     supposed, device = device.what_if_precision, in_effect(operator, shape, dtype, device)
     if supposed is not None and device.what_if_precision is None:
         text = without_effect(supposed)
@@ -74,7 +76,10 @@ def report_of(
             dtype=dtype,
             device=device.name,
             notes=notes,
-            **{way: EstimateData.view(each, source=each.source.value) for way, each in estimates.items()},
+            **{
+                way: EstimateData.view(each, bound_s=each.bound_s or None, source=each.source.value)
+                for way, each in estimates.items()
+            },
         ),
         facts=(("roofs from", device.roofs_used),),
         tables=(
@@ -86,8 +91,8 @@ def report_of(
                 ("time", "s", lambda each: each[1].time_s),
                 ("from", "s", lambda each: each[1].low_s),
                 ("to", "s", lambda each: each[1].high_s),
-                ("op bound", "s", lambda each: each[1].bound_s),
-                ("efficiency", "%", lambda each: each[1].bound_s / each[1].time_s),
+                ("op bound", "s", lambda each: each[1].bound_s or None),
+                ("efficiency", "%", lambda each: share(each[1].bound_s or None, each[1].time_s)),
                 ("source", "", lambda each: each[1].source.value + ", extrapolated" * each[1].extrapolated),
                 note="90 % of such times lie between from and to. Efficiency: op bound / time.",
             ),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
+import numpy as np
 
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS, TIMES, short_precision
@@ -24,6 +25,9 @@ from rooflight.sampling.sweeps import Grid, small_shapes
 ENCODER: Final = ("mp", "b", "h", "l", "dim")
 """Columns of a sweep over encoders, which a shape transform turns into what the function takes."""
 _TRANSFORMS: Final = "encoder_config_to_layer_input.py"
+_FEATURES: Final = "layer_input_to_predictor_input.py"
+_MOST_TRIED: Final = 64
+_SAME: Final = 1e-4
 _SUFFIX: Final = ".py"
 
 
@@ -45,22 +49,17 @@ def module_file(name: str, folder: Path) -> Path | None:
 def function_operator(path: Path, name: str, parameters: Sequence[str], directions: tuple[str, ...]) -> Operator:
     """An operator that calls a user's function with the values of its parameters, the short precision and the device.
 
-    Its work is unknown, so it can be sampled, but neither bounded nor predicted. ``device_num`` is the GPU's number,
-    ``"cpu"`` on a CPU: torch's ``device=device_num`` takes either. A sweep over an encoder's columns goes through the
-    function of the same name in ``encoder_config_to_layer_input.py``, where that lies beside the file.
+    Its work is unknown, so nothing bounds it: it is predicted by its parameters alone. ``device_num`` is the GPU's
+    number, ``"cpu"`` on a CPU: torch's ``device=device_num`` takes either. A sweep over an encoder's columns goes
+    through the function of the same name in ``encoder_config_to_layer_input.py``, where that lies beside the file.
 
     Raises ValueError for a file that cannot be run or has no such function.
     """
     function = load_function(path, name)
-    beside = path.with_name(_TRANSFORMS)
-    transform: Callable[[list[int]], Sequence[int]] | None = None
-    if tuple(parameters) == ENCODER and beside.is_file():
-        transform = getattr(load_module(beside), name, None)
+    transform = _layer_input(path, name, parameters)
 
     def prepare(torch: Any, shape: Shape, dtype: str, device: str) -> Prepared:  # noqa: ARG001 - the function's matter
-        values = list(shape.values())
-        if transform is not None:
-            values = [int(value) for value in transform(values)]
+        values = transform(list(shape.values()))
         _, _, number = device.partition(":")
         device_num = device if device == "cpu" else int(number or 0)
         return Prepared(forward=lambda: _call(function, values, short_precision(dtype), device_num))
@@ -74,6 +73,38 @@ def function_operator(path: Path, name: str, parameters: Sequence[str], directio
         prepare=prepare,
         directions=directions,
     )
+
+
+def _beside(path: Path, name: str, function: str) -> Callable[[list[int]], Sequence[float]] | None:
+    beside = path.with_name(name)
+    return getattr(load_module(beside), function, None) if beside.is_file() else None
+
+
+def _layer_input(path: Path, name: str, parameters: Sequence[str]) -> Callable[[list[int]], list[int]]:
+    transform = _beside(path, _TRANSFORMS, name) if tuple(parameters) == ENCODER else None
+    return lambda values: values if transform is None else [int(value) for value in transform(values)]
+
+
+def declared_features(path: Path, name: str, points: Grid) -> list[list[float]] | None:
+    """The features that ``layer_input_to_predictor_input.py`` beside a user's file declares for a function, as powers
+    of its parameters [features, parameters]: of ``[b * l, dim // mp]`` of mp, b, l and dim (0, 1, 1, 0) and
+    (-1, 0, 0, 1). None where it declares none, or one that is no such product at the shapes of a sweep.
+    """
+    found = _beside(path, _FEATURES, name)
+    if found is None or not points.size:
+        return None
+    layer_input = _layer_input(path, name, list(points[0]))
+
+    shapes = [list(points[place].values()) for place in range(0, points.size, max(1, points.size // _MOST_TRIED))]
+    try:
+        features = np.array([found(layer_input(shape)) for shape in shapes], dtype=np.float64)
+    except Exception as error:  # whatever a user's function raises
+        raise ValueError(f"{path.with_name(_FEATURES)}: {name}: {type(error).__name__}: {error}") from error
+    if features.ndim != 2 or not (features > 0).all():  # [shapes, features]
+        return None
+    sizes = np.column_stack([np.log(np.maximum(shapes, 0.5)), np.ones(len(shapes))])
+    powers: Any = np.round(np.linalg.lstsq(sizes, np.log(features), rcond=None)[0], 6) + 0.0  # no -0
+    return powers[:-1].T.tolist() if np.abs(sizes @ powers - np.log(features)).max() < _SAME else None
 
 
 def _call(function: Callable[..., object], *arguments: object) -> None:
@@ -107,11 +138,12 @@ class Config:
     ``get_one``, ``get_profiler`` and ``run_function`` run, ``warmup_shape`` what runs before anything is timed,
     ``wait`` and ``warmup`` how often. ``targets`` are the profiler's events that each direction of a user's function
     consists of; the directions of our operators are timed apart, so theirs are only read. ``is_function``:
-    ``operator`` calls the user's function.
+    ``operator`` calls the user's function, ``features`` are what ``declared_features`` finds of it.
     """
 
     operator: Operator
     is_function: bool
+    features: list[list[float]] | None
     targets: tuple[Target, ...]
     kernel: str
     columns: tuple[tuple[str, str], ...]
@@ -173,6 +205,7 @@ def parse(content: Mapping[str, Any], folder: Path) -> Config:
     return Config(
         operator=operator,
         is_function=file is not None,
+        features=None if file is None else declared_features(file, operator.name, grid),
         targets=_value(content.get("targets") or (), tuple[Target, ...], _WRONG_TARGETS),
         kernel=_kernel(content, operator),
         columns=columns,

@@ -107,6 +107,8 @@ def _configured(request: SamplingRequest, config: estimate_train_time.Config) ->
             targets=config.targets, wait=config.wait, warmup=config.warmup, active=config.active, shape=warmup_shape
         )
     job = _job(request, operator, repeats, events)
+    if config.features is not None:
+        job = replace(job, timing={**job.timing, "features": json.dumps(config.features)})
     return Task(
         job=replace(job, kernel=config.kernel, columns=config.columns, warmup_shape=warmup_shape),
         sweep=PointSweep(points, parts=request.parts, part=request.part),

@@ -23,12 +23,12 @@ from rooflight.prediction.model.files import (
     Source,
     check,
     decode,
-    encode,
     read_manifest,
     write_manifest,
 )
+from rooflight.prediction.model.functions import Function
 from rooflight.prediction.model.model import Expert, Model
-from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
+from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, files_in, write_models
 from rooflight.prediction.work.facts import (
     OTHER_REDUCTIONS_KEY,
     OTHERS_KEY,
@@ -144,22 +144,27 @@ def _others_rest_on(base: Predictor, shown: Shown) -> bool:
     return model is not None and any(each.device != shown.device.name for each in model.refinements)
 
 
-def save_on(base: Path, name: str, models: Sequence[Model], folder: Path, learned_from: Iterable[Path]) -> Path:
-    """Write the base's models, some of them replaced, into a folder, and a manifest that lists both with what they were
-    learned from. Returns the folder. Raises ValueError for a base with a file that its manifest does not list so.
+def save_on(
+    base: Path,
+    name: str,
+    models: Sequence[Model],
+    folder: Path,
+    learned_from: Iterable[Path],
+    functions: Sequence[Function] = (),
+) -> Path:
+    """Write the base's models, some of them replaced, and functions into a folder, and a manifest that lists all with
+    what they were learned from. Returns the folder. Raises ValueError for a base with a file that its manifest does not
+    list so.
     """
     listed = read_manifest(base) or _unlisted(base)
-    keys = {f"{file_name(model.key)}{SUFFIX}": model.key for model in models}
-    digests = {}
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in sorted(base.glob(f"*{SUFFIX}")):
-        content = path.read_bytes()
+    contents = {path: path.read_bytes() for path in files_in(base)}
+    for path, content in contents.items():
         check(listed, path, content)
-        digests[path.name] = sha256(content).hexdigest()
-        if path.name not in keys and base.resolve() != folder.resolve():
-            write_whole(folder / path.name, content)
-    for model in models:
-        write_whole(folder / f"{file_name(model.key)}{SUFFIX}", encode(model))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, content in contents.items() if base.resolve() != folder.resolve() else ():
+        write_whole(folder / path.name, content)
+    keys = write_models(folder, models, functions)
+    digests = {path.name: sha256(content).hexdigest() for path, content in contents.items()}
     whole = "".join(f"{each} {digest}\n" for each, digest in digests.items())
     on = Base(
         name=name if name == SHIPPED_NAME else Path(name).resolve().name, sha256=sha256(whole.encode()).hexdigest()

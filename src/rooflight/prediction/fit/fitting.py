@@ -25,6 +25,7 @@ from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
 from rooflight.prediction.fit.rows import Shown, as_tables_time, grouped, joined, shown_by, together, with_launches
 from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table, row_bounds
 from rooflight.prediction.model.corrections import Refinement
+from rooflight.prediction.model.functions import Function
 from rooflight.prediction.model.model import Expert, Model
 from rooflight.prediction.read import read_file
 from rooflight.prediction.read.measured import MeasuredTable
@@ -125,13 +126,14 @@ class Added(Fields, frozen=True, kw_only=True):
 class Fit:
     """``models`` by kind of work; ``few``: kinds, with their devices, that had too few rows to learn from, and
     ``alike``, with their rows, those that had enough, but of fewer than three shapes. ``added``: what rows became on
-    top of other models, None where there were none.
+    top of other models, None where there were none. ``functions``: those of users, whose work is unknown.
     """
 
     models: tuple[Model, ...]
     few: dict[str, int]
     alike: dict[str, int] = field(default_factory=dict)
     added: tuple[Added, ...] | None = None
+    functions: tuple[Function, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -75,6 +75,11 @@ def report_of(
         for model in sorted(models, key=lambda model: (-model.rows, model.key))
         for corrects, each in sorted(_parts(model), key=lambda part: -part[1].rows)
     ]
+    learned += [
+        FittedModel.view(curve, each, key=f"{each.name} {each.dtype} {direction}")
+        for each in fit.functions
+        for direction, curve in each.curves.items()
+    ]
     times = sum(table.seconds.size for table in tables)
     flagged = len({(*finding.place, finding.row) for finding in findings if finding.row is not None})
     return Report(
@@ -101,7 +106,7 @@ def report_of(
                 f"{key}: {count} times of one shape or two say nothing of others: sample other shapes too."
                 for key, count in sorted(fit.alike.items())
             ),
-            *_skipped(tables),
+            *_skipped(tables, fit),
             *_unusable(tables, findings),
             *_of_sessions(taught_by_ops),
             *([note] if (note := beats_note(beats)) else []),
@@ -170,8 +175,11 @@ def _of_sessions(taught: Taught | None) -> Iterator[str]:
         yield f"Left out: {count_of(taught.uncosted, 'op')} of traces and sessions without a cost, or with no work."
 
 
-def _skipped(tables: Sequence[MeasuredTable | MeasuredOps]) -> Iterator[str]:
-    unknown = sorted({table.kernel for table in tables if not table.known})
+def _skipped(tables: Sequence[MeasuredTable | MeasuredOps], fit: Fit) -> Iterator[str]:
+    learned = {each.name for each in fit.functions}
+    for each in fit.functions:
+        yield f"{each.name}: no such operator is registered: predicted without a bound, by {', '.join(each.features)}."
+    unknown = sorted({table.kernel for table in tables if not table.known} - learned)
     if unknown:
         yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
 
@@ -186,7 +194,7 @@ def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[
 
 
 def _earlier_fits(fit: Fit, folder: Path) -> Iterator[str]:
-    if left := Predictor.of(fit.models).left_by_others(folder):
+    if left := Predictor.of(fit.models, fit.functions).left_by_others(folder):
         yield f"{folder} also holds {count_of(left, 'model')} of earlier fits, used too: delete what should not be."
 
 

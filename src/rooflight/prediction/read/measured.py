@@ -44,6 +44,7 @@ class MeasuredTable:
     ``shapes`` [rows, parameters]; ``seconds`` [rows, directions], positive; ``directions`` are the operator's, or the
     first of them; ``lines`` [rows] are the lines of ``source``, the first of which is 1. ``label`` is what a report
     calls the table, whose device it names beside it, ``unit_s`` the unit in which the source has its times.
+    ``features`` [features, parameters]: those that a user's function declares, as powers of its parameters.
     """
 
     operator: str
@@ -59,6 +60,7 @@ class MeasuredTable:
     known: bool = True
     label: str = ""
     unit_s: float = 1e-6
+    features: Floats | None = None
 
     def __len__(self) -> int:
         return len(self.shapes)

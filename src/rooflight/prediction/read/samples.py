@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS
@@ -14,6 +15,7 @@ from rooflight.costs.operators.operator import PAIR, STEP, Operator
 from rooflight.devices import calibrations, find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.prediction.read.measured import (
+    Floats,
     MeasuredTable,
     columns_of,
     device_called,
@@ -94,6 +96,11 @@ def operator_of(kernel: str) -> Operator | None:
 _OK = re.compile(rb'"status"\s*:\s*"ok"')
 
 
+def is_sampled(path: Path) -> bool:
+    """Whether a file is the sampler's, or one of estimate-train-time's names."""
+    return path.suffix == SUFFIX or is_named_table(path, ())
+
+
 def is_samples(path: Path, _: Sequence[str]) -> bool:
     """Whether a file has the sampler's ending."""
     return path.suffix == SUFFIX
@@ -134,18 +141,31 @@ def read_samples(path: Path) -> tuple[MeasuredTable]:
         {name: sizes(path, lines, name, keys[:, place]) for place, name in enumerate(header.parameters)},
         kernel=header.kernel,
         source=path,
-        device=_device(header, path),
+        device=_device(header, path, bounded=operator is not None),
         precision=precision_called(header.precision, path),
         seconds=seconds,
         directions=header.directions,
         unit_s=1.0,
         lines=lines,
         label=label_of(path),
+        features=_features(header, path),
     )
     return (table,)
 
 
-def _device(header: Header, path: Path) -> DeviceSpec:
+def _features(header: Header, path: Path) -> Floats | None:
+    if (text := header.timing.get("features")) is None:
+        return None
+    try:
+        powers = np.array(msgspec.json.decode(text, type=list[list[float]]), dtype=np.float64)
+    except ValueError as error:
+        raise ValueError(f"{path}, line 1: features: {error}") from None
+    if powers.ndim != 2 or powers.shape[1] != len(header.columns) or not powers.size:
+        raise ValueError(f"{path}, line 1: features that are not those of {', '.join(header.parameters)}")
+    return powers
+
+
+def _device(header: Header, path: Path, *, bounded: bool) -> DeviceSpec:
     # with the roofs that were measured there, if this machine does not keep them
     facts = header.calibration
     fingerprint = facts.get("fingerprint") or header.environment.get("fingerprint")
@@ -158,6 +178,8 @@ def _device(header: Header, path: Path) -> DeviceSpec:
     roofs = _roofs(facts, path) if facts else None
     if roofs is None:
         if header.environment.get("device_kind") == "cpu":
+            if not bounded:  # nothing is bounded by roofs
+                return DeviceSpec(name=header.device, vendor="", architecture="", kind="cpu", match=(header.device,))
             raise ValueError(
                 f"{path}: nothing is known of this CPU's speed: run rooflight calibrate on the machine that was "
                 "sampled, then rooflight fit there"
