@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Fit the models that come with Rooflight: ROOFLIGHT_DATA=path/to/data bash benchmarks/fit_shipped.sh [FOLDER]
 # From the tables of benchmarks/shipped_rows.py: estimate-train-time's operators (A100, GH200), NeuSight's (FP32, nine
-# GPUs), Vidur's layers (A100, H100), and both collectives; from the profiler's traces; from random ops that we measured
+# GPUs), Vidur's layers (A100, H100), and both collectives; from aiconfigurator's all-gathers; from the profiler's traces; from random ops that we measured
 # on an H200 (benchmarks/gpu/op_mix.py); and from KernelBench's programs, whose wall times are divided among their ops by
 # a first, coarser fit.
 # FOLDER, by default src/rooflight/prediction/shipped, is replaced. The models' errors go to
@@ -18,13 +18,15 @@ python=${PYTHON:-.venv/bin/python}
 ln -s "$(realpath "$ROOFLIGHT_DATA")" "$work/data"
 ln -s "$(realpath benchmarks/results/h200/learned)" "$work/h200"
 export ROOFLIGHT_DATA=$work/data
+# needs polars: POLARS_PYTHON, by default the same Python
+"${POLARS_PYTHON:-$python}" benchmarks/nccl_tables.py "$work/nccl"
 mapfile -t tables < <("$python" benchmarks/shipped_rows.py)
 mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 [ "${#tables[@]}" -gt 0 ]
 [ "${#traces[@]}" -gt 0 ]
 time "$python" benchmarks/attributed_programs.py "$work/programs" --fit
 rm -rf "$shipped"
-time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/h200" "$work/programs" --out "$shipped" --csv "$work/tables"
+time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/nccl" "$work/h200" "$work/programs" --out "$shipped" --csv "$work/tables"
 cp "$work/tables/models.csv" "$results"
 # what measured programs correct of predicted gains goes with the models of single ops
 [ -n "${1:-}" ] || "$python" benchmarks/predicted_gains.py fit

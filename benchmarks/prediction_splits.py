@@ -1,19 +1,20 @@
 """How wrong predictions are on rows held out in the ways that other projects and this one's goals name.
 
-    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py [splits] [network]
+    ROOFLIGHT_DATA=path/to/data python benchmarks/prediction_splits.py [splits] [network] [FOLDER]
 
 *splits*, of estimate-train-time's tables alone: *random*, 15 % of the rows of the operators named; *largest*, the
 largest fifth of them by bound, while nothing of that kind of work that is as large is shown. *network*: the same of
 collectives (largest by bytes sent), those that the shipped models learn from; and how much slower Perlmutter's
-all-gathers are than its all-reduces that send as much. Rows that rooflight lint flags are neither learned from nor
-scored. Mean absolute percentage errors of raw measurements. ``prediction_scores.py`` has the errors of the shipped
-configuration.
+all-gathers are than its all-reduces that send as much. *FOLDER*: the same of the tables that ``nccl_tables.py`` wrote
+there. Rows that rooflight lint flags are neither learned from nor scored. Mean absolute percentage errors of raw
+measurements. ``prediction_scores.py`` has the errors of the shipped configuration.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -83,15 +84,8 @@ def held_out(rows: Rows, mine: NDArray[np.bool_], split: str, size: int = 0) -> 
     return score(join([teach(shown)], [shown]), rows, test)
 
 
-def network(root: Path) -> None:
-    data = rows_of(
-        [
-            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_allreduce_*")),
-            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_p2p_*")),
-            *(root / "vidur" / "network" / node for node in ("a100_dgx", "h100_dgx", "a40_pairwise_nvlink")),
-            *(root / "vidur" / "network" / f"{gpu}_pairwise_nvlink" / "all_reduce.csv" for gpu in ("a100", "h100")),
-        ]
-    )
+def collectives(paths: Iterable[Path]) -> None:
+    data = rows_of(paths)
     print(f"\n{'collective':12} {'device':16} {'split':8} {'rows':>5} {'error':>7}  90 % holds")
     for key, device in sorted(data):
         rows = data[key, device]
@@ -103,6 +97,16 @@ def network(root: Path) -> None:
                 flush=True,
             )
 
+
+def network(root: Path) -> None:
+    collectives(
+        [
+            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_allreduce_*")),
+            *sorted((root / "estimate-train-time" / "regressors" / "Vista" / "nccl").glob("*_p2p_*")),
+            *(root / "vidur" / "network" / node for node in ("a100_dgx", "h100_dgx", "a40_pairwise_nvlink")),
+            *(root / "vidur" / "network" / f"{gpu}_pairwise_nvlink" / "all_reduce.csv" for gpu in ("a100", "h100")),
+        ]
+    )
     nccl = root / "estimate-train-time" / "regressors" / "Perlmutter" / "nccl"
     gathers, reduces = (
         rows_of(sorted(nccl.glob(f"*_{name}_large_*")))[key, A100]
@@ -129,6 +133,8 @@ def main() -> int:
         splits(root)
     if "network" in wanted:
         network(root)
+    if folders := [Path(word) for word in wanted if Path(word).is_dir()]:
+        collectives(folders)
     print(f"\n{time.perf_counter() - start:.0f} s")
     return 0
 

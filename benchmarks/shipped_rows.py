@@ -28,7 +28,7 @@ from rooflight.prediction.fit.rows import Shown, unflagged
 from rooflight.prediction.lint.findings import left_out, lint_table, row_bounds
 from rooflight.prediction.read import find, read_file
 
-ETT, NEUSIGHT, VIDUR = "estimate-train-time", "neusight", "vidur"
+ETT, NEUSIGHT, VIDUR, AICONFIGURATOR = "estimate-train-time", "neusight", "vidur", "aiconfigurator"
 
 
 def tables(root: Path) -> list[Path]:
@@ -99,7 +99,7 @@ def _rows_in(
     path: Path,
 ) -> list[tuple[str, str, NDArray[np.float64], NDArray[np.float64], *tuple[NDArray[np.str_], ...]]]:
     found = []
-    study = next(name for name in (ETT, NEUSIGHT, VIDUR) if name in path.parts)
+    study = next((name for name in (ETT, NEUSIGHT, VIDUR) if name in path.parts), AICONFIGURATOR)
     for table in read_file(path):
         bounds = row_bounds(table)
         flagged = left_out(lint_table(table, bounds))

@@ -22,6 +22,7 @@ from rooflight.devices.spec import Roofs
 from rooflight.prediction.fit import fitting as workers
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit
+from rooflight.prediction.fit.refusals import groups_apart, refuse_two_groups
 from rooflight.prediction.fit.rows import Shown, launch_inside_s, shown_by
 from rooflight.prediction.fit.tables import report_of
 from rooflight.prediction.lint.findings import Finding, Rule, lint
@@ -147,6 +148,18 @@ def test_collectives_of_a_kind_teach_one_expert_whatever_the_topology(tmp_path: 
     (found,) = fit(read(tmp_path)).models
     assert (found.key, found.devices, found.rows) == ("all-reduce", ("A100-SXM4-80GB",), len(shapes))
     assert found.error < 1e-3
+
+
+def test_messages_that_take_as_long_as_twice_of_them_are_not_taken_for_two_devices(tmp_path: Path):
+    """10 us, and a GB in 5 ms: over its bound, a message of half the size takes twice as long, as if on another GPU."""
+    sizes = [2**power for power in range(8, 29)]
+    lines = [f"{size},1,{ranks},{10 + 2 * size * ranks / 2e5}" for ranks in (2, 4, 8) for size in sizes]
+    text = "\n".join(["elements,nodes,gpus_per_node,dur(us)", *lines])
+    (tmp_path / f"{A100_FILE}_all_gather_fp16.csv").write_text(text + "\n")
+    (shown,) = (each for file in read_for_fit(tuple(tmp_path.iterdir())) for each in file.shown)
+    share, _ = groups_apart(shown)
+    assert share < 0.1
+    refuse_two_groups([shown])
 
 
 def test_unknown_operators_are_passed_over(tmp_path: Path):

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.costs.operators import registry
+from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
@@ -120,6 +121,32 @@ def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_does_betwee
     assert estimate.source is Source.SIMILAR
     assert estimate.time_s == pytest.approx(max(known.time_s, estimate.bound_s))
     assert estimate.low_s >= estimate.bound_s > known.bound_s  # no switch adds for an all-gather
+
+
+def test_a_collective_is_answered_by_its_own_model_where_the_device_was_measured_on_as_many_nodes():
+    key = "all-gather"
+    gathers = expert(A100, log(3), log(3), key=key)
+    for ends in (gathers.low, gathers.high):
+        ends[names_of(key).index("log nodes")] = 0  # one node
+    reduces = expert(A100, log(1.5), log(1.5), key="all-reduce")
+    both = Predictor.of([model(reduces, key="all-reduce"), model(gathers, key=key)])
+
+    def asked(predictor: Predictor, nodes: int, device: DeviceSpec) -> Estimate:
+        (found,) = predictor.predict_shape("all_gather", [1 << 24, nodes, 4], "fp16", device).values()
+        return found
+
+    here = asked(both, 1, A100)
+    assert (here.source, here.extrapolated) == (Source.REGRESSED, False)
+    assert here.time_s == pytest.approx(3 * here.bound_s)
+    for nodes, device in ((2, A100), (1, H100)):
+        assert asked(both, nodes, device) == asked(REDUCES, nodes, device)
+        # without a model of all-reduces there is nothing to leave it to
+        assert asked(Predictor.of([model(gathers, key=key)]), nodes, device).source is Source.REGRESSED
+    # many shapes at once, some here and some there
+    many = {"elements": np.full(2, 1 << 24), "gpus_per_node": np.full(2, 4), "nodes": np.array([1, 2])}
+    (batch,) = both.predict_shapes("all_gather", many, "fp16", A100).values()
+    assert batch.time_s == pytest.approx([asked(both, nodes, A100).time_s for nodes in (1, 2)])
+    assert batch.extrapolated.tolist() == [False, True]
 
 
 def test_a_device_never_shown_is_answered_by_those_that_know_so_many_ranks_and_nodes():

@@ -79,8 +79,10 @@ def test_they_are_listed_with_what_they_learned_from():
     manifest = read_manifest(SHIPPED)
     assert manifest is not None
     assert set(manifest.models) == {path.name for path in SHIPPED.glob(f"*{SUFFIX}")}
-    (fit,) = manifest.fits
-    assert len(fit.commit) == 40
+    fit, gathers = manifest.fits
+    assert len(fit.commit) == len(gathers.commit) == 40
+    assert len(gathers.files) == 12
+    assert {entry.key for entry in manifest.models.values() if entry.fit == 1} == {"all-gather"}
     assert {"rooflight", "numpy", "lightgbm"} <= set(fit.libraries)
     programs = {name for name in fit.files if name.startswith("programs/")}
     traces = {name for name in fit.files if name.startswith("data/traces/")}
@@ -91,6 +93,13 @@ def test_they_are_listed_with_what_they_learned_from():
     models = Predictor().models  # reads, and checks, every file
     assert {entry.key for entry in manifest.models.values()} == set(models)
     assert all(len(names_of(key)) == len(expert.low) for key, model in models.items() for expert in model.experts)
+
+
+def test_an_all_gather_of_one_node_is_answered_by_measured_ones_and_one_of_several_as_an_all_reduce():
+    for nodes, source in ((1, "regressed"), (2, "similar")):
+        (found,) = Predictor().predict_shape("all_gather", [1 << 24, nodes, 8], "bf16", "H100-SXM5-80GB").values()
+        assert found.source.value == source
+        assert found.bound_s < found.time_s < 2.5 * found.bound_s
 
 
 @pytest.mark.parametrize("foreach", [0, 1])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
+from rooflight.network.collectives import CollectiveKind
 from rooflight.prediction.model.devices import lesser_of_chip, most_reached
 from rooflight.prediction.model.model import Answer, Model
 from rooflight.prediction.model.monotone import (
@@ -43,6 +44,7 @@ from rooflight.prediction.work.facts import (
     kind_of,
     on_lesser,
 )
+from rooflight.prediction.work.features import names_of
 from rooflight.prediction.work.floors import (
     beyond_read,
     has_launch,
@@ -64,6 +66,7 @@ TINY: Final = 0.1
 """Of a small kernel's time: work on elements with a smaller bound takes as long as that."""
 MOST_FALL: Final = 1.05
 """By what factor measured work on elements may take longer than twice the work."""
+_MEASURED: Final = frozenset({ALL_REDUCE_KEY, CollectiveKind.SEND.value})
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
 (docs/reference/prediction_models.md).
@@ -85,13 +88,32 @@ class Answers:
     def _model_for(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Model | None, Source]:
         """That of other ops (of collectives: all-reduce) where there is none; other ops may have rows of this kind."""
         learned = self.model(key)
-        if learned is not None:
+        if learned is not None and self._reached(key, facts, device).all():
             return learned, Source.REGRESSED
         general = self.model(ALL_REDUCE_KEY) if kind_of(key) is WorkKind.NETWORK else self._of_others(key, facts)
         if general is None:
             return None, Source.TYPICAL
         refinement = general.refinement(device, key)
         return general, Source.REGRESSED if refinement is not None and refinement.kind else Source.SIMILAR
+
+    def _reached(self, key: str, facts: Floats, device: DeviceSpec) -> Mask:
+        """Which works of facts [works, facts] the model of their kind answers. Of collectives but all-reduce, of which
+        most is measured, and sends, the device must have been measured, on as many nodes.
+        """
+        learned = self.model(key)
+        if (
+            learned is None
+            or kind_of(key) is not WorkKind.NETWORK
+            or key in _MEASURED
+            or not self.model(ALL_REDUCE_KEY)
+        ):
+            return np.ones(len(facts), dtype=bool)
+        place, nodes = names_of(key).index("log nodes"), np.log(facts[:, -1])
+        taught = (*learned.experts, *learned.corrections, *learned.refinements)
+        most = max(
+            (each.high[place] + each.slack[place] for each in taught if each.device == device.name), default=-1.0
+        )
+        return np.asarray(nodes <= most)
 
     def _of_others(self, key: str, facts: Floats) -> Model | None:
         if not is_plain(key, facts):
@@ -118,6 +140,10 @@ class Answers:
 
     def _batch(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         """Estimates of works of facts [works, facts]; of work unlike what was measured none falls where it grows."""
+        reached = self._reached(key, facts, device)
+        if reached.any() and not reached.all():
+            rows = (np.flatnonzero(reached), np.flatnonzero(~reached))
+            return scattered(len(facts), [(each, self._batch(key, facts[each], device)) for each in rows])
         found = self._ordered(key, facts, device)
         if key != ATTENTION_BACKWARD_KEY:
             return found

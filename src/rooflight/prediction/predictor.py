@@ -198,14 +198,15 @@ class Predictor(Answers):
     def _estimates(self, works: Sequence[Sequence[OpSignature]], spec: DeviceSpec) -> Estimates:
         distinct = dict.fromkeys(map(tuple, works))
         devices = candidates(spec)
-        by_kind: dict[tuple[str, int], list[tuple[tuple[OpSignature, ...], Facts]]] = {}
+        by_kind: dict[tuple[str, int, float], list[tuple[tuple[OpSignature, ...], Facts]]] = {}
         found: Estimates = dict(distinct)
         for ops in distinct:
             facts = facts_of(ops, spec)
             if facts is not None:
                 known = as_measured(devices, partial(facts_of, ops))
-                by_kind.setdefault((facts.key, devices.index(known)), []).append((ops, facts))
-        for (key, place), group in by_kind.items():
+                nodes = facts.values[-1] if kind_of(facts.key) is WorkKind.NETWORK else 0.0
+                by_kind.setdefault((facts.key, devices.index(known), nodes), []).append((ops, facts))
+        for (key, place, _), group in by_kind.items():
             known, values = devices[place], np.array([facts.values for _, facts in group])
             model, source = self._model_for(key, values, known)
             taught_layouts = model is not None and model.saw_both(CHANNELS_LAST, known)

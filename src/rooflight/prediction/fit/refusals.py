@@ -146,7 +146,9 @@ def groups_apart(shown: Shown) -> tuple[float, float]:
     places = sizes[:, unit > 0] / unit[unit > 0]
     _, near = cKDTree(places).query(places, k=2)
     slowdown = np.maximum(0.0, shown.slowdown[first])
-    away = np.abs(slowdown - slowdown[near[:, 1]])
+    taken = slowdown + np.log(shown.facts[first, 0])
+    # small work takes as long as twice of it, over half the bound: only what differs in both is of two devices
+    away = np.minimum(*(np.abs(each - each[near[:, 1]]) for each in (slowdown, taken)))
     return max(
         (float(min(np.mean(np.abs(away - apart) < _OTHER * apart), np.mean(away < _LIKE * apart))), float(apart))
         for apart in np.linspace(np.log(_NEAREST), np.log(_FARTHEST), 40)
