@@ -1,0 +1,1 @@
+"""A package that is trained by ``python -m parcel.fit``."""
