@@ -186,3 +186,5 @@ def test_inductor_for_real() -> None:
     assert found.compile_warm_s is not None
     assert found.compile_s > found.compile_warm_s
     assert found.cold.kernels >= 4
+    assert (found.cold.cache_hits, found.warm.cache_misses) == (0, 0)
+    assert found.cold.cache_misses == found.warm.cache_hits == 1

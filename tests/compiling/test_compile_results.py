@@ -129,17 +129,20 @@ def test_stages_do_not_overlap() -> None:
     assert set(of_metrics({}).values()) == {0}
 
 
-def test_kernels_and_bytes_before_and_after() -> None:
+def test_launches_cache_and_bytes_before_and_after() -> None:
     found = replace(
         result([4.0] * 6, [1.0] * 6, op_kernels=7, op_bytes=100, fused_bytes=40),
-        cold=Trial(samples_s=(1.0,) * 6, kernels=2, kernel_bytes=48, peak_bytes=10),
+        cold=Trial(samples_s=(1.0,) * 6, kernels=2, kernel_bytes=48, peak_bytes=10, cache_misses=3),
+        warm=Trial(samples_s=(1.0,) * 6, cache_hits=2, cache_misses=1),
     )
     report = report_of([found])
     (document,) = report.data
     assert (document.op_kernels, document.kernels) == (7, 2)
     assert (document.op_bytes, document.kernel_bytes, document.fused_bytes) == (100, 48, 40)
     (work,) = [table for table in report.tables if table.id == "work"]
-    assert work.rows[0][2:7] == (7, 2, 100, 48, 40)
+    assert work.rows[0][2:9] == (7, 2, "0 of 3", "2 of 3", 100, 48, 40)
+    cached = [getattr(document, f"cache_{what}_{start}") for start in ("cold", "warm") for what in ("hits", "misses")]
+    assert cached == [0, 3, 2, 1]
 
 
 def test_paths_are_short_where_that_names_one_target() -> None:

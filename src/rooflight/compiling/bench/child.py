@@ -130,6 +130,8 @@ def _with_what_was_compiled(trial: Trial, request: Request, logged: Mapping[Arti
         graphs=int(counters["stats"]["unique_graphs"]),
         kernels=_kernels(logged["output_code"]),
         kernel_bytes=int(metrics.num_bytes_accessed) or None,
+        cache_hits=int(counters["inductor"]["fxgraph_cache_hit"]),
+        cache_misses=int(counters["inductor"]["fxgraph_cache_miss"]),
         graph_breaks=logged_breaks(logged["graph_breaks"]),
         recompiles=tuple(map(logged_recompile, logged["recompiles"])),
     )

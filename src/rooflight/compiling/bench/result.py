@@ -100,7 +100,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     ``stages_s``: seconds by stage of compiling. ``peak_bytes``: the most memory the process held (CUDA: that torch
     allocated). ``graph_breaks`` and ``recompiles``: line and reason of each, by torch's logs, in order.
     ``kernel_bytes``: those that the compiled graphs' kernels read and write, by Inductor's account; None where it gives
-    none. ``others_share``: of the CPU, taken by other programs. ``step``: what ran, in a line; empty where the target
+    none. ``cache_hits``, ``cache_misses``: graphs that Inductor's cache had, and had not. ``others_share``: of the CPU,
+    taken by other programs. ``step``: what ran, in a line; empty where the target
     says it. ``notes``: what was not done as its config says, or how its function was taken.
     """
 
@@ -110,6 +111,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     graphs: int = 0
     kernels: int = 0
     kernel_bytes: int | None = None
+    cache_hits: int = 0
+    cache_misses: int = 0
     graph_breaks: tuple[str, ...] = ()
     recompiles: tuple[str, ...] = ()
     others_share: float | None = None
@@ -306,6 +309,8 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     float64 by more than rounding; ``fp64_missing``: ops without a float64 form. ``others_share``: of the CPU, taken by
     other programs, None where unknown.
     ``op_kernels``: ops of a step that compute, each a kernel or more; ``kernels``: of the compiled graphs.
+    ``cache_hits_cold``, ``cache_hits_warm``: graphs that Inductor's cache had, in the start that filled it and in the
+    next; ``cache_misses_cold``, ``cache_misses_warm``: those that it had not.
     ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best; ``kernel_bytes``: by the compiled
     graphs, by Inductor's account. ``bounds_failed``: why there are no bounds, ``op_kernels``, ``op_bytes`` and
     ``fused_bytes``, which a recording of the step gives.
@@ -343,6 +348,10 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     peak_bytes_compiled: int | None
     graphs: int | None
     kernels: int | None
+    cache_hits_cold: int | None
+    cache_misses_cold: int | None
+    cache_hits_warm: int | None
+    cache_misses_warm: int | None
     graph_breaks: tuple[str, ...]
     recompiles: tuple[str, ...]
     op_bound_s: float | None
@@ -370,6 +379,11 @@ def document(result: Compiled) -> CompileDocument:
         correct=None if check is None else check.correct,
         wrong="" if check is None else check.why,
         error=None if check is None else check.error,
+        **{
+            f"cache_{what}_{start}": None if trial is None else getattr(trial, f"cache_{what}")
+            for start, trial in (("cold", cold), ("warm", result.warm))
+            for what in ("hits", "misses")
+        },
         **{f"break_even_{name}": getattr(even, name) for name in ("iterations", "measured", "low", "high")},
         fp64_error_eager=rounding.eager,
         fp64_error_compiled=rounding.compiled,

@@ -147,12 +147,14 @@ def _break_even(result: Compiled) -> str | None:
 def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
     return table(
         "work",
-        "Kernels, bytes and memory of a step",
+        "Launches, cache, bytes and memory of a step",
         ran,
         ("target", "", lambda row: row[0].target),
         ("mode", "", lambda row: row[0].mode),
-        ("ops", "", lambda row: row[0].op_kernels),
-        ("kernels", "", lambda row: row[2].kernels),
+        ("launches eager", "", lambda row: row[0].op_kernels),
+        ("compiled", "", lambda row: row[2].kernels),
+        ("graphs from cache", "", lambda row: _from_cache(row[2])),
+        ("next start", "", lambda row: _from_cache(row[0].warm)),
         ("moved by ops", "B", lambda row: row[0].op_bytes),
         ("by kernels", "B", lambda row: row[2].kernel_bytes),
         ("fused at best", "B", lambda row: row[0].fused_bytes),
@@ -160,11 +162,18 @@ def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
         ("fused bound", "s", lambda row: row[0].fused_bound_s),
         ("peak eager", "B", lambda row: row[1].peak_bytes),
         ("peak compiled", "B", lambda row: row[2].peak_bytes),
-        note="ops: those of an eager step that compute. kernels: of the compiled graphs, generated or a library's; by "
-        "kernels: what they read and write by Inductor's account. Ops outside the graphs are in neither (an optimizer "
-        "beside a compiled model). peak: of the whole process, compiler included; on CUDA, of torch's allocator.",
+        note="launches eager: ops of a step that compute. compiled: kernels of the compiled graphs, generated or a "
+        "library's, without ops outside the graphs (an optimizer beside a compiled model); by kernels: what they read "
+        "and write by Inductor's account. graphs from cache: of all that Inductor compiled, from an empty cache and in "
+        "the next start. peak: of the whole process, compiler included; on CUDA, of torch's allocator.",
         optional=("op bound", "fused bound", "fused at best"),
     )
+
+
+def _from_cache(trial: Trial | None) -> str | None:
+    if trial is None or not (graphs := trial.cache_hits + trial.cache_misses):
+        return None
+    return f"{trial.cache_hits} of {graphs}"
 
 
 def _errors(checks: Sequence[tuple[Compiled, Check]]) -> Table:
