@@ -149,18 +149,29 @@ def test_a_phone_page_does_not_scroll_sideways_and_its_letters_have_their_size(t
     bars = Line(name="t", x=(name, "b"), y=(1.0, 2.0), mark=Mark.BARS)
     series = Series(id="s", title=name, x=Axis(name="x"), y=Axis(name="y", unit="s"), lines=(bars,), note=name)
     table = Table(id="t", title=name, columns=(Column(name),), rows=((name,),), note=name)
+    line = Line(name="l", x=(1e-6, 1e3), y=(1e8, 1e15), mark=Mark.LINE)
+    axes = {"x": Axis(name="x", logarithmic=True), "y": Axis(name="speed", unit="FLOP/s", logarithmic=True)}
+    roofline = Series(id="r", title="r", lines=(line,), **axes)
+    wide = Table(id="w", title="w", columns=tuple(Column(f"a column {n}") for n in range(20)), rows=((1e6,) * 20,))
     texts = {"title": name, "notes": (name,), "conclusion": f"Mend first: {name}.", "facts": ((name, name),)}
-    report = Report(data=Nothing(), tables=(table,), series=(series,), **texts)
+    report = Report(data=Nothing(), tables=(table, wide), series=(series, roofline), **texts)
     measure = """
     const letter = [...document.querySelectorAll("svg text")].find(text => text.getBoundingClientRect().width);
     const figure = document.querySelector("figure").getBoundingClientRect().width;
     const scale = letter.getScreenCTM().a;
+    const box = document.querySelector("#table-w .scroll");
+    const cut = [...document.querySelectorAll("svg text")].filter(text => {
+      const [of, svg] = [text, text.ownerSVGElement].map(each => each.getBoundingClientRect());
+      return of.width && (of.left < svg.left - 0.5 || of.right > svg.right + 0.5);
+    }).map(text => text.textContent);
     console.log("widths", document.documentElement.scrollWidth, innerWidth, "letters", scale.toFixed(2), figure);
+    console.log("scrolls", box.scrollWidth > box.clientWidth, "cut", JSON.stringify(cut));
     """
     page = re.sub('<meta http-equiv="Content-Security-Policy"[^>]*>', "", render_html(report))
     (tmp_path / "page.html").write_text(page.replace("</body>", f"<script>{measure}</script></body>"))
     frame = '<body style="margin:0"><iframe src="page.html" width="390" height="800" style="border:0"></iframe></body>'
-    _, (said,) = browse(tmp_path / "phone.html", frame)
+    _, (said, more) = browse(tmp_path / "phone.html", frame)
+    assert "scrolls true cut []" in more  # the wide table, in its own box
     content, shown, scale = re.search(r"widths (\d+) (\d+) letters ([\d.]+)", said).groups()
     assert shown == "390"
     assert int(content) <= 390

@@ -75,7 +75,7 @@ class Frame:
 
 
 _WIDE: Final = Frame(name="wide", width=640, height=380, left=104, right=36, top=14, labels=270)
-_NARROW: Final = Frame(name="narrow", width=320, height=300, left=84, right=16, top=26, labels=0)
+_NARROW: Final = Frame(name="narrow", width=320, height=300, left=88, right=16, top=26, labels=0)
 """For a phone: as wide as its screen less the margins, so that letters have their size."""
 
 _BOTTOM: Final = 50
@@ -214,7 +214,7 @@ def _bars(series: Series, lines: Sequence[Line], frame: Frame) -> Element:
     categories = list(dict.fromkeys(str(name) for line in lines for name in line.x))
     above = max(map(len, categories), default=0) * _LETTER > frame.labels - 20
     left, height = 14 if above else frame.labels, max(_BAR_HEIGHT, 8 + _LINE * len(lines))
-    names = [wrap(name, int(frame.width / _LETTER) - 1) if above else [name] for name in categories]
+    names = [wrap(name, int(frame.width / _LETTER) - 4) if above else [name] for name in categories]
     ends = [end for line in lines for base, length in _spans(line) for end in (base, base + length)]
     x = scale_of(ends, left, frame.width - frame.right - 60)  # the last figure stands beyond its bar
     tops = list(accumulate((height + _LINE * len(name) * above for name in names), initial=float(_WIDE.top)))
