@@ -17,7 +17,7 @@ from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 import rooflight as rl
 from rooflight.compiling.hot import gain as hot_gain
 from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.state import ExpectedGain
+from rooflight.compiling.hot.state import CallKind, ExpectedGain
 from rooflight.reporting.json import render_json
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
@@ -186,6 +186,15 @@ def test_what_is_expected_to_gain_nothing_says_so(monkeypatch: pytest.MonkeyPatc
     run(net, 30)
     assert only(loop).reason == "no gain is expected: 0.90 times as fast (a model)"
     assert (compiler.compiled, loop.seen.settled) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("speedup", "high", "waits"),
+    [(1.2, None, 1), (1.2, 1.3, 1), (1.0, None, 20), (1.05, 1.5, 1), (1.0, 1.01, 20), (1.0, 1.05**1.645, 1 / 0.1587)],
+)
+def test_what_is_not_expected_to_pay_waits_by_how_improbable_that_is(speedup, high, waits) -> None:
+    kind = CallKind(state="hot", expected=ExpectedGain(speedup=speedup, compile_s=5.0, source="test", high=high))
+    assert kind._waits()[0] == pytest.approx(5.0 * waits, rel=1e-3)  # 1.05 is one deviation above 1
 
 
 def test_no_more_runs_than_the_threshold_are_not_observed() -> None:

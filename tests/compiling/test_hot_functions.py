@@ -69,6 +69,25 @@ def test_a_function_that_a_loop_calls_is_found_compiled_and_given_back(detection
     assert torch.equal(step(x()), (x() @ weight) * 2.0 + 1.0)
 
 
+@pytest.mark.parametrize("of_torch", [True, False])
+def test_a_loop_is_found_by_the_tensors_of_its_function_where_no_file_names_torch(detection, of_torch: bool) -> None:
+    names = {"look": look, "detection": detection}
+    code = """
+def made(value):
+    def step():
+        look(detection)
+        return value * 2
+    return step
+
+def train(step):
+    for _ in range(40):
+        step()
+"""
+    exec(code, names)
+    names["train"](names["made"](x() if of_torch else 1.0))
+    assert [found.name for found in rl.hot_report().data] == (["made.step"] if of_torch else [])
+
+
 def test_a_loop_whose_body_is_no_function_is_reported(detection, compiler) -> None:
     value = x()
     for _ in range(2 * functions.ENOUGH):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import given, settings
@@ -11,35 +10,6 @@ from hypothesis import strategies as st
 
 from rooflight.compiling import HotPath, HotPathDetector
 from rooflight.compiling.hot import detector as module
-
-
-def test_the_page_s_example_turns_true_after_ten_identical_iterations() -> None:
-    detector, answers = HotPathDetector(hot_threshold=10), []
-    for _ in range(12):
-        detector.begin_iteration()
-        detector.record_operation("matmul", input_shape=(64, 64))
-        detector.record_operation("relu", input_shape=(64, 64))
-        answers.append(detector.end_iteration())
-    assert answers == [False] * 9 + [True] * 3
-    assert detector.should_compile()
-
-
-def test_the_page_s_dispatcher_has_a_detector_for_each_client() -> None:
-    detectors: dict[int, HotPathDetector] = {}
-    enabled: Counter[int] = Counter()
-
-    def handle(client: int, op: str, shape: tuple[int, ...]) -> None:
-        detector = detectors.setdefault(client, HotPathDetector())
-        detector.record_operation(op, shape)
-        if detector.should_compile():
-            enabled[client] += 1
-
-    noise = random.Random(0)
-    for number in range(60):
-        handle(0, ("matmul", "relu", "add")[number % 3], (64, 64))
-        handle(1, f"op{noise.randrange(1000)}", (noise.randrange(1000),))
-    # of 3 operations the tenth repetition ends with the 30th
-    assert enabled == {0: 31}
 
 
 def iteration(detector: HotPathDetector, *ops: tuple[str, tuple[int, ...]]) -> bool:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import torch
 
+from rooflight.compiling import workloads
 from rooflight.compiling.hot.plan import FunctionEntry
 from rooflight.compiling.hot.state import Seen
 
@@ -110,12 +111,12 @@ class FunctionFinder:
             if frame.f_trace is None:
                 frame.f_trace = _Mark(frame.f_lasti)
             modules |= frame.f_code.co_name == "_call_impl"
-            called, frame = frame.f_code, frame.f_back
+            called, frame = frame, frame.f_back
         if frame is None:
             return
         mark: Any = frame.f_trace
         back, mark.place = frame is held and frame.f_lasti < mark.place, frame.f_lasti
-        if _is_its_own(frame.f_code) and (back or (called is not None and _is_its_own(called))):
+        if _is_its_own(frame.f_code) and (back or (called is not None and _is_its_own(called.f_code))):
             self._note(frame, called, modules=modules)
 
     def _spend(self, frame: types.FrameType | None) -> None:
@@ -127,11 +128,15 @@ class FunctionFinder:
             self._spent_s[code] += now - self._last  # type: ignore[assignment]
         self._last = now
 
-    def _note(self, frame: types.FrameType, called: types.CodeType | None, *, modules: bool) -> None:
+    def _note(self, frame: types.FrameType, callee: types.FrameType | None, *, modules: bool) -> None:
+        called = callee and callee.f_code
         key = frame.f_code, _place(called)
         found = self._found.get(key)
         if found is None:
-            found = self._found[key] = Found(frame.f_code, called, of_torch=_uses_torch(frame.f_globals))
+            of_torch = _has_torch(frame.f_globals) or (
+                callee is not None and (_has_torch(callee.f_globals) or _has_torch(callee.f_locals))
+            )
+            found = self._found[key] = Found(frame.f_code, called, of_torch=of_torch)
         found.seen += 1
         found.line = frame.f_lineno
         found.with_modules |= modules
@@ -156,13 +161,17 @@ def _place(code: types.CodeType | None) -> Any:
 
 
 def _is_its_own(code: types.CodeType) -> bool:
+    if code.co_filename == workloads.__file__:
+        return True
     return not code.co_filename.startswith(_STANDARD) and not any(each in code.co_filename for each in _NOT_ITS_OWN)
 
 
-def _uses_torch(names: dict[str, Any]) -> bool:
-    return any(
-        value is torch or str(getattr(value, "__module__", "")).startswith("torch") for value in list(names.values())
-    )
+def _has_torch(names: dict[str, Any]) -> bool:
+    """Whether any is torch, something of torch's, or a list or tuple that begins with a tensor."""
+    values = list(names.values())
+    values += [value[0] for value in values if type(value) in (list, tuple) and value]
+    return any(value is torch or str(getattr(value, "__module__", type(value).__module__)).startswith("torch")
+               for value in values)  # fmt: skip
 
 
 def _entry(code: types.CodeType | None) -> tuple[CalledEntry | None, str]:

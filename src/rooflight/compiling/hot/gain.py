@@ -194,12 +194,14 @@ def expected_gain(
 
         gain = predicted_gain(analyze(session, _device(session)), mode or "default").given_eager(seconds)
         speedup, compile_s, source = gain.steady_speedup, gain.compile_s, "rooflight.prediction.gain"
+        high = gain.speedup_high
     except (ValueError, ArithmeticError, LookupError):
         # an op costs a CPU's host about 5 µs to issue, of which generated code saves most
         saved = min(0.5, 0.6 * operations * 5e-6 / seconds) if seconds > 0 else 0.0
         speedup, compile_s, source = 1 / (1 - saved), _BASE_S + _PER_OP_S * operations, "number of operations"
+        high = None
     above = (compile_s - _BASE_S) * (_WITH_BACKWARD if backward else 1.0)
-    return ExpectedGain(speedup=speedup, compile_s=_BASE_S + max(0.0, above), source=source)
+    return ExpectedGain(speedup=speedup, high=high, compile_s=_BASE_S + max(0.0, above), source=source)
 
 
 def _device(session: Session) -> DeviceSpec:
@@ -278,9 +280,13 @@ def outlook(
 
 
 def _of_blocks(whole: ExpectedGain, count: int, share: float) -> ExpectedGain:
+    def gain(of_share: float) -> float:
+        return 1 / (1 - share + share / of_share)
+
     return replace(
         whole,
-        speedup=1 / (1 - share + share / whole.speedup),
+        speedup=gain(whole.speedup),
+        high=None if whole.high is None else gain(whole.high),
         compile_s=_BASE_S + max(0.0, whole.compile_s - _BASE_S) * share / count,
         blocks=True,
     )

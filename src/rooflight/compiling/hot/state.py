@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,8 +33,11 @@ _PAYS: Final = 1.05
 _LEAST_COMPILE_S: Final = 4.0
 _LEAST_PER_OP_S: Final = 0.01
 _MOST_GAINED: Final = 0.5  # of an eager run
+_ONE_IN_TWENTY: Final = 1.645  # standard deviations
 _DOUBT: Final = 20.0
-"""What is not expected to pay is compiled after it has run this many times longer than compiling takes."""
+"""What is not expected to pay is compiled once it has run for as long as compiling takes, over the probability that it
+pays; at the latest after this many times as long.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,13 +68,23 @@ class HotOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpectedGain:
     """``speedup``: eager over compiled time of a run; ``compile_s``: what compiling takes once; ``source`` of both.
-    ``blocks``: only the module's blocks that are alike are compiled, one for all.
+    ``high``: one speed-up in twenty is larger, None where that is not known. ``blocks``: only the module's blocks that
+    are alike are compiled, one for all.
     """
 
     speedup: float
     compile_s: float
     source: str
+    high: float | None = None
     blocks: bool = False
+
+    @property
+    def chance(self) -> float:
+        """The probability that it pays, speed-ups being distributed log-normally."""
+        if self.high is None or self.high <= self.speedup:
+            return float(self.speedup >= _PAYS)
+        spread = statistics.NormalDist(math.log(self.speedup), math.log(self.high / self.speedup) / _ONE_IN_TWENTY)
+        return 1 - spread.cdf(math.log(_PAYS))
 
     def total_s(self, eager_s: float, runs: float) -> float:
         """What compiling and so many runs take, each of which takes ``eager_s`` eagerly."""
@@ -189,7 +203,8 @@ class CallKind:
             return self._floor_s / 2, "compiling so many operations takes longer; its gain is predicted"
         speedup, compile_s = self._outlook
         what = f"compiling takes {compile_s:.3g} s, for runs {speedup:.2f} times as fast ({self.expected.source})"
-        return compile_s * (1 if speedup >= _PAYS else _DOUBT), f"{what}; it is compiled"
+        chance = 1.0 if speedup >= _PAYS else self.expected.chance
+        return compile_s / max(chance, 1 / _DOUBT), f"{what}; it is compiled"
 
     def why(self, *, runs_known: bool) -> str:
         """Why it is eager, or not compiled yet; empty if it is compiled. ``runs_known``: how many runs come is."""
