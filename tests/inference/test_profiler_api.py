@@ -1,4 +1,4 @@
-"""The page's names and behaviour: the example as it stands, settings, registry, gating, results on disk."""
+"""The page's names and behaviour: settings, registry, gating, results on disk."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rooflight.inference import (
     release_active_profiler,
     rope_compute_timer,
 )
-from rooflight.inference.result import ConfigDocument, SummaryDocument
+from rooflight.inference.result import ConfigDocument
 from rooflight.inference.timers import OFF
 
 
@@ -37,45 +37,6 @@ from rooflight.inference.timers import OFF
 def _released():
     yield
     release_active_profiler()
-
-
-def test_the_minimal_example_as_it_stands(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    # 1) Init
-    args = SimpleNamespace(run_name="demo", model_profiling=True, engine_profiling=True,
-                           warmup_runs=1, num_total_runs=2)  # fmt: skip
-    prof = Profiler(args)
-    register_active_profiler(prof)
-
-    # 2) Run
-    prof.begin_run(bsz=32, label="decode")
-    for _ in range(10):
-        with prof.step_timing_ctx():
-            with attention_compute_timer():
-                pass
-            with cuda_bucket_timer("attn.rope"):
-                pass
-            with cpu_bucket_timer("engine.sampling"):
-                pass
-            prof.set_step_seq_len(4096)
-            prof.set_step_tokens(1)
-    prof.end_run()
-
-    # 3) Save
-    prof.save_config()
-    prof.save_all()
-    release_active_profiler()
-
-    folder = tmp_path / "profiler_out" / "demo"
-    assert {path.name for path in folder.iterdir()} == {"config.json", "summary.json", "report.md", "steps.csv"}
-    summary = msgspec.json.decode((folder / "summary.json").read_bytes(), type=SummaryDocument)
-    assert summary.stats.steps == 0
-    assert summary.stats.mean_ms is summary.stats.p99_ms is summary.stats.throughput_tok_s is None
-    assert summary.unattributed_model_ms is None
-    assert summary.runs == ()
-    said = "No step was measured: the only run was a warm-up run (warmup_runs=1)"
-    assert said in (folder / "report.md").read_text().replace("\\", "")
-    assert said in capsys.readouterr().out
 
 
 def test_a_measured_run_has_every_field_and_section(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""The usage examples of the SOL estimator, as its users write them, but for the lines that import."""
+"""Loops of the SOL estimator's users; the code of its page runs in tests/docs/test_pages_code.py."""
 
 import argparse
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
+from tracked import Model, calibrate_by_hand, tokens
 
-from rooflight import FunctionalPatcher, LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range, sol_profile
+from rooflight import LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range
 from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
 
 
@@ -19,42 +19,6 @@ def _calibrated(tmp_path, monkeypatch) -> Iterator[None]:
     calibrate_by_hand(tmp_path, monkeypatch)
     yield
     shutdown_sol()
-
-
-def test_the_context_manager_for_module_hooks(capsys):
-    model, input_tokens = Model(), tokens()
-
-    with sol_profile(model) as hooks:
-        output = model(input_tokens)
-    hooks.print_report()
-
-    assert output.shape == (2, 4, 10)
-    printed = capsys.readouterr().out
-    assert CPU.name in printed
-    for title in ("By phase", "By layer type", "By function", "Top"):
-        assert title in printed
-    for row in ("Linear", "LayerNorm", "Embedding", "linear", "layer_norm"):
-        assert row in printed
-
-
-def test_manual_control_with_the_functional_patcher(capsys):
-    model, input_tokens, targets, loss_fn = Model(), tokens(), tokens(), loss_of
-
-    patcher = FunctionalPatcher()
-    patcher.patch()
-    patcher.register_model(model)  # For module context tracking
-
-    output = model(input_tokens)
-    loss = loss_fn(output, targets)  # Also captured
-
-    patcher.analyze()
-    print(patcher.get_summary())
-    patcher.unpatch()
-
-    assert loss.requires_grad
-    printed = capsys.readouterr().out
-    for row in ("linear", "layer_norm", "cross_entropy", "layers.0.up"):
-        assert row in printed
 
 
 def test_manual_control_of_the_module_hooks(capsys):
