@@ -169,3 +169,58 @@ class DotProductAttention(nn.Module):
 
 class TEDotProductAttention(DotProductAttention):
     """As Megatron derives it."""
+
+
+class FlashAttention(nn.Module):
+    """Transformer Engine's kernel module: it is told the layout of all three tensors."""
+
+    def forward(
+        self,
+        query_layer: torch.Tensor,
+        key_layer: torch.Tensor,
+        value_layer: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        qkv_layout: str = "sbh3d",
+        cu_seqlens_q: torch.Tensor | None = None,
+        attn_mask_type: str = "causal",
+    ) -> torch.Tensor:
+        *rows, heads, size = query_layer.shape
+        return unknown((*rows, heads * size), query_layer, key_layer, value_layer)
+
+
+class FusedAttention(FlashAttention):
+    """The same of another backend."""
+
+
+class PackedDotProductAttention(DotProductAttention):
+    """Transformer Engine's takes queries, keys and values side by side, too."""
+
+    def forward(  # type: ignore[override]
+        self,
+        query_layer: torch.Tensor | None = None,
+        qkv_layer: torch.Tensor | None = None,
+        kv_layer: torch.Tensor | None = None,
+        qkv_interleave_dim: int = -3,
+    ) -> torch.Tensor:
+        like = query_layer if qkv_layer is None else qkv_layer.select(qkv_interleave_dim, 0)
+        assert like is not None
+        *rows, heads, size = like.shape
+        return unknown((*rows, heads * size), *(x for x in (query_layer, qkv_layer, kv_layer) if x is not None))
+
+
+class MegatronDotProductAttention(TEDotProductAttention):
+    """As Megatron calls it: packed sequences come in an object."""
+
+    def forward(self, query, key, value, attention_mask, attn_mask_type=None, packed_seq_params=None):  # type: ignore[no-untyped-def, override]
+        return super().forward(query, key, value)
+
+
+class TEFusedMLP(nn.Module):
+    """Megatron's: its linear layers hold the parameters and are not called."""
+
+    def __init__(self, first: LayerNormLinear | TELinear, second: TELinear) -> None:
+        super().__init__()
+        self.linear_fc1, self.linear_fc2 = first, second
+
+    def forward(self, hidden_states: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return unknown(tuple(hidden_states.shape), hidden_states, *self.parameters()), None

@@ -45,3 +45,30 @@ def test_what_torch_computes_is_not_filled_in_again(ranks):
     for rank in ranks:
         assert rank["unseen"] == []
         assert rank["uncosted"] == []
+
+
+LAYERS = {"ColumnParallelLinear", "RowParallelLinear", "VocabParallelEmbedding", "DotProductAttention", "LayerNorm"}
+ATTENTION, HEAD = 2 * 2 * 2 * 32 * 32 * 64, 2 * 64 * 64 * 128
+"""FLOPs forward of both products of a layer, without a mask, and of the 64 tokens' 128 words."""
+FORWARD = {
+    # qkv, projection, up and down are 3, 1, 4 and 4 times 64 x 64
+    "dense": 2 * (2 * 64 * 12 * 64 * 64 + ATTENTION) + HEAD,
+    # each token goes to 2 experts of 8 times 64 x 64 each; the router is 64 x 4
+    "experts": 2 * (2 * 64 * (4 + 2 * 8) * 64 * 64 + 2 * 64 * 64 * 4 + ATTENTION) + HEAD,
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("megatron_gpt")
+    forked_ranks.start(Path(__file__).with_name("megatron_gpt_worker.py"), folder, [1])
+    return json.loads((folder / "0.json").read_text())
+
+
+@pytest.mark.parametrize("name", FORWARD)
+def test_whole_models_count_once(models, name):
+    found = models[name]
+    assert found["matrix_flops"] == 3 * FORWARD[name]
+    assert (found["unseen"], found["uncosted"]) == (0, 0)
+    experts = {"MoELayer", "TopKRouter", "SequentialMLP"} if name == "experts" else set()
+    assert set(found["classes"]) >= LAYERS | experts

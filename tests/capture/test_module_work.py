@@ -3,6 +3,7 @@ did. The stand-ins compute with numpy through pointers; the real ones need a GPU
 """
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,17 +14,22 @@ from outside_kernels import Doubling, write
 from recorded_model import built, recorded
 from standin_modules import (
     DotProductAttention,
+    FlashAttention,
     FlashCrossAttention,
     FlashSelfAttention,
+    FusedAttention,
     FusedLayerNorm,
     FusedRMSNorm,
     GroupedLinear,
     LayerNormLinear,
     LayerNormMLP,
+    MegatronDotProductAttention,
     MixedFusedLayerNorm,
+    PackedDotProductAttention,
     RMSNorm,
     TEColumnParallelLinear,
     TEDotProductAttention,
+    TEFusedMLP,
     TELayerNormColumnParallelLinear,
     TELinear,
     TERowParallelLinear,
@@ -103,6 +109,28 @@ CASES = {
     "TEDotProductAttention": (
         TEDotProductAttention("no_mask"), [tensor(8, 2, 4, 16) for _ in range(3)], (32768, 81920)
     ),
+    # the same, sequence first and batch first: what is in a layout counts, not the class's usual one
+    **{
+        f"{kind.__name__} {layout}": (
+            kind(), [*(tensor(*shape) for _ in range(3)), None, layout, None, "no_mask"], (32768, 81920)
+        )
+        for kind in (FlashAttention, FusedAttention)
+        for layout, shape in (("sbhd_sbhd_sbhd", (8, 2, 4, 16)), ("bshd_bshd_bshd", (2, 8, 4, 16)))
+    },
+    # queries, keys and values side by side, [s, b, 3, h, d] and [s, b, h, 3, d]
+    "qkv_layer": (PackedDotProductAttention("no_mask"), [None, tensor(8, 2, 3, 4, 16)], (32768, 81920)),
+    "qkv_layer, -2": (PackedDotProductAttention("no_mask"), [None, tensor(8, 2, 4, 3, 16), None, -2], (32768, 81920)),
+    "kv_layer": (
+        PackedDotProductAttention("no_mask"), [tensor(8, 2, 4, 16), None, tensor(5, 2, 2, 4, 16)], (20480, 51200)
+    ),
+    # three sequences of 4, as FlashSelfAttention, packed
+    "packed_seq_params": (
+        MegatronDotProductAttention("no_mask"),
+        [*(tensor(12, 4, 16) for _ in range(3)), None, None, SimpleNamespace(cu_seqlens_q=torch.tensor([0, 4, 8, 12]))],
+        (12288, 30720),
+    ),
+    "TEFusedMLP": (TEFusedMLP(LayerNormLinear(8, 16), TELinear(16, 8)), [tensor(2, 3, 8)], (3072, 6144)),
+    "TEFusedMLP, gated, no norm": (TEFusedMLP(TELinear(8, 32), TELinear(16, 8)), [tensor(2, 3, 8)], (4608, 9216)),
 }  # fmt: skip
 
 

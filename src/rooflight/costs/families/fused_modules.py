@@ -26,6 +26,10 @@ ATTENTION = (
 )
 
 
+_ALL, _PAIR = ("qkv", "qkv_layer"), ("kv", "kv_layer")
+"""Arguments of flash-attn and Transformer Engine that hold several tensors side by side."""
+
+
 @module_formula(*ATTENTION.split())
 def attention(call: ModuleCall) -> ModuleWork | None:
     """q, k and v, or qkv [..., 3, heads, d], or q and kv [..., 2, heads, d]; batch or sequence first, or packed."""
@@ -36,8 +40,8 @@ def attention(call: ModuleCall) -> ModuleWork | None:
     query, key, value = found
     result = out.viewed(*query.shape[:-1], value.shape[-1])
     logsumexp = call.new(*query.shape[:-1], dtype="float32")
-    lengths = call.arguments.get("cu_seqlens_q") or call.arguments.get("cu_seqlens")
-    packed = {"cum_seq_q": lengths} if isinstance(lengths, Operand) else {}
+    lengths = _lengths(call)
+    packed = {} if lengths is None else {"cum_seq_q": lengths}
     attributes = dict(_settings(call))
     mask = call.arguments.get("attention_mask")
     bias = {"attn_bias": mask} if isinstance(mask, Operand) and not attributes["is_causal"] else {}
@@ -54,6 +58,15 @@ def attention(call: ModuleCall) -> ModuleWork | None:
     )
 
 
+def _lengths(call: ModuleCall) -> Operand | None:
+    """Where packed sequences begin, [sequences + 1]; Megatron has them inside ``packed_seq_params``."""
+    for name in ("cu_seqlens_q", "cu_seqlens"):
+        if isinstance(found := call.arguments.get(name), Operand):
+            return found
+    inside = getattr(call.arguments.get("packed_seq_params"), "cu_seqlens_q", None)
+    return None if inside is None else call.new(*inside.shape, dtype="int32")
+
+
 def _query_key_value(call: ModuleCall) -> tuple[Operand, Operand, Operand] | None:
     """Laid out as flash-attn does: [B, N, heads, d], packed [T, heads, d]."""
     tensors = [operand for operand in call.inputs if len(operand.shape) >= 3]
@@ -61,22 +74,28 @@ def _query_key_value(call: ModuleCall) -> tuple[Operand, Operand, Operand] | Non
         return None
     names = {id(operand): name for name, operand in call.arguments.items() if isinstance(operand, Operand)}
     first = tensors[0]
-    if names.get(id(first)) == "qkv" or (len(tensors) == 1 and len(first.shape) >= 4 and first.shape[-3] == 3):
-        part = first.viewed(*first.shape[:-3], *first.shape[-2:])
+    if names.get(id(first)) in _ALL or (len(tensors) == 1 and len(first.shape) >= 4 and first.shape[-3] == 3):
+        part = _part(call, first)
         return part, part.viewed(*part.shape), part.viewed(*part.shape)
-    if names.get(id(tensors[1] if len(tensors) > 1 else first)) == "kv":
-        pair = tensors[1]
-        part = pair.viewed(*pair.shape[:-3], *pair.shape[-2:])
-        return first.viewed(*first.shape), part, part.viewed(*part.shape)
+    if names.get(id(tensors[1] if len(tensors) > 1 else first)) in _PAIR:
+        part = _part(call, tensors[1])
+        return _batch_first(call, first), part, part.viewed(*part.shape)
     if len(tensors) < 3 or len({len(tensor.shape) for tensor in tensors[:3]}) > 1:
         return None
     query, key, value = (_batch_first(call, tensor) for tensor in tensors[:3])
     return query, key, value
 
 
+def _part(call: ModuleCall, packed: Operand) -> Operand:
+    """One of what lies side by side in a tensor, [..., 3, heads, d] or [..., heads, 3, d]."""
+    place = len(packed.shape) + int(call.setting("qkv_interleave_dim", -3))
+    return _batch_first(call, packed.viewed(*packed.shape[:place], *packed.shape[place + 1 :]))
+
+
 def _batch_first(call: ModuleCall, tensor: Operand) -> Operand:
+    """Transformer Engine's kernels are told a layout of all three, ``sbhd_sbhd_sbhd``."""
     flash = "Flash" in type(call.module).__name__
-    layout = str(call.setting("qkv_format", "bshd" if flash else "sbhd"))
+    layout = str(call.setting("qkv_layout") or call.setting("qkv_format", "bshd" if flash else "sbhd"))
     if len(tensor.shape) == 4 and layout.startswith("sb"):
         length, batch, heads, size = tensor.shape
         return tensor.viewed(batch, length, heads, size)
@@ -184,19 +203,29 @@ def layer_norm_linear(call: ModuleCall) -> ModuleWork | None:
     return ModuleWork(forward=[*norm.forward, *product.forward], backward=[*product.backward, *norm.backward])
 
 
-@module_formula("LayerNormMLP", "TELayerNormMLP")
+@module_formula("LayerNormMLP")
 def layer_norm_mlp(call: ModuleCall) -> ModuleWork | None:
     """x [..., k] normalized, fc1 [f or 2 f, k], an activation (gated: times the other half), fc2 [k, f]."""
-    if not call.inputs or not call.outputs or {"fc1_weight", "fc2_weight"} - set(call.parameters):
+    return _mlp(call, "layer_norm_", "fc1_", "fc2_")
+
+
+@module_formula("TEFusedMLP")
+def fused_mlp(call: ModuleCall) -> ModuleWork | None:
+    """Megatron's: the same with the parameters of two linear layers, the first of which may have no norm."""
+    return _mlp(call, "linear_fc1.layer_norm_", "linear_fc1.", "linear_fc2.")
+
+
+def _mlp(call: ModuleCall, norm_prefix: str, one: str, two: str) -> ModuleWork | None:
+    first, second = (call.parameters.get(f"{prefix}weight") for prefix in (one, two))
+    if not call.inputs or not call.outputs or first is None or second is None:
         return None
     x, out = call.inputs[0], call.outputs[0]
-    first, second = call.parameters["fc1_weight"], call.parameters["fc2_weight"]
-    normed = _intermediate(call, x)
+    normed = _intermediate(call, x) if f"{norm_prefix}weight" in call.parameters else x
     hidden = _intermediate(call, x.viewed(*x.shape[:-1], first.shape[0]))
     active = _intermediate(call, x.viewed(*x.shape[:-1], second.shape[1]))
-    norm = norm_ops(call, x, normed, "layer_norm_")
-    up = _products(call, normed, [first], call.parameters.get("fc1_bias"), hidden)
-    down = _products(call, active, [second], call.parameters.get("fc2_bias"), out)
+    norm = ModuleWork(forward=[]) if normed is x else norm_ops(call, x, normed, norm_prefix)
+    up = _products(call, normed, [first], call.parameters.get(f"{one}bias"), hidden)
+    down = _products(call, active, [second], call.parameters.get(f"{two}bias"), out)
     if norm is None or up is None or down is None:
         return None
     act = _activation(call, hidden, active)
