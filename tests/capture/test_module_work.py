@@ -109,7 +109,6 @@ CASES = {
     "TEDotProductAttention": (
         TEDotProductAttention("no_mask"), [tensor(8, 2, 4, 16) for _ in range(3)], (32768, 81920)
     ),
-    # the same, sequence first and batch first: what is in a layout counts, not the class's usual one
     **{
         f"{kind.__name__} {layout}": (
             kind(), [*(tensor(*shape) for _ in range(3)), None, layout, None, "no_mask"], (32768, 81920)
@@ -117,7 +116,6 @@ CASES = {
         for kind in (FlashAttention, FusedAttention)
         for layout, shape in (("sbhd_sbhd_sbhd", (8, 2, 4, 16)), ("bshd_bshd_bshd", (2, 8, 4, 16)))
     },
-    # queries, keys and values side by side, [s, b, 3, h, d] and [s, b, h, 3, d]
     "qkv_layer": (PackedDotProductAttention("no_mask"), [None, tensor(8, 2, 3, 4, 16)], (32768, 81920)),
     "qkv_layer, -2": (PackedDotProductAttention("no_mask"), [None, tensor(8, 2, 4, 3, 16), None, -2], (32768, 81920)),
     "kv_layer": (
