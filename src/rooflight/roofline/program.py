@@ -47,7 +47,7 @@ class ProgramBounds:
     *Fused*: the sum over regions (see ``fusion``) of the largest of their arithmetic, the bytes that cross their edges
     and what they send. *Program*: the largest of all arithmetic (a product of the same values once), the compulsory
     bytes (inputs, weights and states read once, states and results written once) and all that is sent, everything
-    overlapping; ``limiter`` is the largest. ``warm``: what they are where a cache serves the data.
+    overlapping; ``limiter`` is the largest, ``everything`` has all. ``warm``: the bounds where a cache serves the data.
 
     A cache of C bytes serves a step once, not each op anew. Of the R distinct bytes that stood before the step and are
     read, at most C lie in it when the step begins; of the W bytes that are written and live on, at most C when it
@@ -60,6 +60,7 @@ class ProgramBounds:
     fused_bytes: int
     compulsory_bytes: int
     limiter: Limiter
+    everything: Bound
     regions: int
     warm: WarmBounds
 
@@ -130,6 +131,7 @@ def program_bounds(
         fused_bytes=int(read.sum() + written.sum()),
         compulsory_bytes=fusion.bytes_in + fusion.bytes_out,
         limiter=everything.limiter,
+        everything=everything,
         regions=len(fusion.regions),
         warm=WarmBounds(
             op_bound_s=min(warm_op_s, op_s),

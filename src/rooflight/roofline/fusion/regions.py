@@ -271,7 +271,7 @@ class Fusion:
     there before the step and is read, ``bytes_out`` of what is there after it and was written. ``stood_bytes`` and
     ``kept_bytes``: those of ``bytes_in`` in memory allocated before the step, and those of ``bytes_out`` in memory not
     freed before its last op ran; memory that the step allocates or frees may be the same again and again, and never
-    leave a cache. ``attending``: records
+    leave a cache. ``stood_by_kind``: of ``bytes_in``, those of parameters and of inputs. ``attending``: records
     of products that a softmax makes attention of. ``work``: by record of an op of whose results only a part is read
     or not hidden by a mask, the share of its FLOPs that this part takes. ``unknown_masks``: products that make scores,
     of which the recording could not see what a mask hides.
@@ -283,6 +283,7 @@ class Fusion:
     bytes_in: int
     bytes_out: int
     stood_bytes: int = 0
+    stood_by_kind: Mapping[StorageKind, int] = field(default_factory=dict)
     kept_bytes: int = 0
     attending: frozenset[int] = frozenset()
     work: Mapping[int, float] = field(default_factory=dict)
@@ -328,6 +329,7 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
         bytes_in=bytes_in,
         bytes_out=sum(results.values()),
         stood_bytes=min(bytes_in, graph.bytes_in(stood)),
+        stood_by_kind=_by_kind(session, graph),
         kept_bytes=sum(size for value, size in results.items() if kept[graph.storages[value]]),
         attending=frozenset(graph.records[op] for op in graph.attending),
         work=work,
@@ -356,6 +358,13 @@ def _at_the_ends(session: Session) -> tuple[Flags, Flags]:
         both = np.ones(len(session.storage_bytes), dtype=np.bool_)
         return both, both
     return lifetimes.made == STOOD, (lifetimes.freed == KEPT) | (lifetimes.freed >= len(session))
+
+
+def _by_kind(session: Session, graph: OpGraph) -> dict[StorageKind, int]:
+    lifetimes = session.lifetimes
+    if lifetimes is None:
+        return {}
+    return {kind: graph.bytes_in(lifetimes.kind == kind) for kind in (StorageKind.PARAMETER, StorageKind.INPUT)}
 
 
 def _local(session: Session) -> frozenset[int]:

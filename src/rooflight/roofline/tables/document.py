@@ -11,6 +11,7 @@ from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import RunTime
 from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
 from rooflight.roofline.memory import MemoryFigures
 from rooflight.roofline.network import CommunicationFigures
@@ -147,6 +148,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     timeline: RunTime | None
     unattributed: UnattributedWork | None
     wall_samples_s: tuple[float, ...]
+    decode_formats: tuple[DecodeFormat, ...]
     conclusion: str
 
 
@@ -177,6 +179,7 @@ def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
         measured_there=_measured_there(analysis),
         unattributed=unattributed_work(timeline, analysis.costs) if timeline is not None else None,
         wall_samples_s=tuple(measurement.wall_samples_s.tolist()) if measurement else (),
+        decode_formats=decode_formats(analysis),
         conclusion=conclusion,
     )
 

@@ -10,6 +10,7 @@ from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Axis, Cell, Line, Mark, Series, Table, share, table
 from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.decode_formats import decode_formats, formats_table
 from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables
 from rooflight.roofline.network import collectives_table
@@ -30,6 +31,7 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
     bounded = bool(analysis.totals.op_bound_s)
     if bounded:
         yield _waterfall_table(analysis)
+        yield from formats_table(decode_formats(analysis))
     if timeline is not None:
         yield from timeline_tables(timeline, analysis.measured_on, unattributed_work(timeline, analysis.costs), top)
     if not calls:  # the conclusion says why
