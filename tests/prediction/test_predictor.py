@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.costs.operators import registry
+from rooflight.devices import get
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import fit
@@ -114,6 +115,18 @@ def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_of_as_many_
     assert estimate.high_s == pytest.approx(max(3, 1.5 * known.high_s / known.time_s) * estimate.bound_s)
 
 
+def test_the_bound_of_an_all_reduce_is_that_of_switches_that_add_and_its_time_is_as_taught():
+    shape = [1 << 24, 1, 8]
+    adding = get("H100-SXM5-80GB")
+    silent = replace(adding, links=tuple(replace(link, adds=False) for link in adding.links))
+    with_switches, without = (
+        Predictor.of([]).predict_shape("all_reduce", shape, "fp16", on)["step"] for on in (adding, silent)
+    )
+    assert without.bound_s == pytest.approx(2 * 7 / 8 * 2**25 / 450e9)
+    assert with_switches.bound_s == pytest.approx(2**25 / 450e9)
+    assert with_switches.time_s == without.time_s
+
+
 def test_a_collective_that_was_not_measured_takes_what_an_all_reduce_does_between_nodes_too():
     # 8 nodes of 1: an all-reduce of S and an all-gather of S / 4 a rank send 7 / 4 S
     (known,) = REDUCES.predict_shape("all_reduce", [1 << 24, 8, 1], "fp16", A100).values()
@@ -159,7 +172,7 @@ def test_a_device_never_shown_is_answered_by_those_that_know_so_many_ranks_and_n
     asked = {"elements": 1 << 24, "nodes": 1}
     (eight,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 8}, "fp16", "H200-SXM-141GB").values()
     (four,) = both.predict_shape("all_reduce", {**asked, "gpus_per_node": 4}, "fp16", "H200-SXM-141GB").values()
-    assert eight.time_s == pytest.approx(1.5 * eight.bound_s, rel=1e-3)
+    assert eight.time_s == pytest.approx(1.5 * 2 * 7 / 8 * eight.bound_s, rel=1e-3)  # taught where no switch adds
     assert four.time_s > 5 * four.bound_s  # an H100 is more like an H200 than an A100 is
 
 

@@ -145,6 +145,8 @@ class Answers:
             rows = (np.flatnonzero(reached), np.flatnonzero(~reached))
             return scattered(len(facts), [(each, self._batch(key, facts[each], device)) for each in rows])
         found = self._ordered(key, facts, device)
+        if key == ALL_REDUCE_KEY:  # switches may add, which models are not taught
+            found = replace(found, bound_s=as_all_reduce(facts, device)[:, 0])
         if key != ATTENTION_BACKWARD_KEY:
             return found
         # it computes the forward's scores again, and more

@@ -116,10 +116,9 @@ def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32"
 
 
 def _network_time(cost: OpCost, device: DeviceSpec, unknown: list[str]) -> float:
-    traffic = cost.traffic
-    if traffic is None or traffic.group.nodes == 1:
+    traffic, interconnect = cost.traffic, device.interconnect
+    if traffic is None or (traffic.group.nodes == 1 and not interconnect.link_adds):
         return _over(cost.bytes_sent, device.link_bytes_per_s, "link bandwidth", unknown) if cost.bytes_sent else 0.0
-    interconnect = device.interconnect
     unknown += traffic.unknown_speeds(interconnect)
     return traffic.least_s(interconnect)
 

@@ -137,8 +137,8 @@ def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
 
 def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Uncosted, ...]:
     """Ops with their costs and bounds; why not, of an op without a cost. A send counts as one between nodes where its
-    group is on several, and FLOPs count that a kernel could avoid: that is what models are taught, and what is asked of
-    them.
+    group is on several, switches in a node add nothing, and FLOPs count that a kernel could avoid: that is what models
+    are taught, and what is asked of them.
     """
     costs = ((op, cost_of(op)) for op in ops)
     return tuple(
@@ -148,7 +148,10 @@ def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Un
 
 
 def _as_taught(cost: OpCost) -> OpCost:
-    return replace(cost, avoidable_flops=0, traffic=cost.traffic and cost.traffic.between_ends)
+    traffic = cost.traffic and cost.traffic.between_ends
+    if traffic is not None and traffic.group.nodes == 1:
+        traffic = None  # what a rank sends, over its link
+    return replace(cost, avoidable_flops=0, traffic=traffic)
 
 
 def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:
