@@ -116,6 +116,27 @@ def test_a_stance_chosen_before_is_kept() -> None:
     assert counter.runs == 1
 
 
+def test_a_stance_that_the_program_sets_meanwhile_lets_no_compiled_code_run_unrecorded() -> None:
+    counter = Counter()
+    function = torch.compile(lambda x: x.sin(), backend=counter)
+    with rl.record() as recording:
+        torch.compiler.set_stance("default")
+        function(x())
+        with torch.compiler.set_stance("fail_on_recompile"):
+            function(x())
+        function(x())
+        for_later = torch.compiler.set_stance("fail_on_recompile")
+    names = [op.signature.name for op in recording.session.records]
+    assert names.count("aten::sin") == 3
+    assert counter.runs == 0
+    with pytest.raises(RuntimeError, match="fail_on_recompile"):
+        function(x())  # what the program set stays
+    for_later.__exit__(None, None, None)
+    function(x())
+    assert counter.runs == 1
+    assert torch._dynamo.decorators._set_stance is torch._dynamo.eval_frame._set_stance
+
+
 def test_the_stance_comes_back_with_the_last_of_several_recordings() -> None:
     counter = Counter()
     function = torch.compile(lambda x: x.sin(), backend=counter)

@@ -5,7 +5,8 @@
 - ``storage.resize_()``, by which FSDP frees memory.
 - The context that DTensor enters for ops on fake tensors, one for each new call, to find the shape of its result
   (``ShardingPropagator._fake_mode_lock``, which torch has for its own tests). They are no part of the program.
-- Dynamo's stance: threads that record run the original code of compiled functions.
+- Dynamo's stance: threads that record run the original code of compiled functions, and a stance that the program sets
+  meanwhile is that of the others, and of all after the recording.
 - The kernels of composites (``composites``).
 - The contexts of autocast (``autocast``).
 """
@@ -55,7 +56,7 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
         if propagator is not None and not isinstance(propagator._fake_mode_lock, _LookingAway):
             propagator._fake_mode_lock = _LookingAway(propagator._fake_mode_lock)
         if compiled_eagerly:
-            from torch._dynamo import eval_frame
+            from torch._dynamo import decorators, eval_frame
 
             _eager[id(source)] = source.thread
             if not isinstance(eval_frame._stance, _EagerWhereRecorded):
@@ -64,6 +65,7 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
                     eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
                 except RuntimeError as error:  # torch refuses it where compiled code runs
                     raise RuntimeError(IN_COMPILED) from error
+                decorators._set_stance = _beneath_ours
 
 
 def unpatch(source: DispatchSource) -> None:
@@ -76,6 +78,9 @@ def unpatch(source: DispatchSource) -> None:
                 warnings.filters.remove(entry)  # type: ignore[attr-defined]
             if isinstance(eval_frame._stance, _EagerWhereRecorded):
                 eval_frame._set_stance(eval_frame._stance.prior)
+            decorators = sys.modules["torch._dynamo.decorators"]
+            if decorators._set_stance is _beneath_ours:
+                decorators._set_stance = eval_frame._set_stance
         close_autocast(source)
         _open.pop(id(source), None)
         if _open:
@@ -166,3 +171,17 @@ class _EagerWhereRecorded:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.prior, name)
+
+
+def _beneath_ours(stance: Any) -> Any:
+    """What ``torch.compiler.set_stance`` calls: sets the stance of threads that do not record. Returns the one before."""
+    eval_frame = sys.modules["torch._dynamo.eval_frame"]
+    ours = eval_frame._stance
+    if not isinstance(ours, _EagerWhereRecorded):
+        return eval_frame._set_stance(stance)
+    eval_frame._set_stance(ours)  # which torch refuses where compiled code runs
+    before, ours.prior = ours.prior, stance
+    return before
+
+
+_beneath_ours._dynamo_forbidden = True  # type: ignore[attr-defined]  # as torch's own
