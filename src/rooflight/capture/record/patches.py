@@ -174,7 +174,7 @@ class _EagerWhereRecorded:
 
 
 def _beneath_ours(stance: Any) -> Any:
-    """What ``torch.compiler.set_stance`` calls: sets the stance of threads that do not record. Returns the one before."""
+    """``torch.compiler.set_stance`` while something records: of threads that do not. Returns the stance before."""
     eval_frame = sys.modules["torch._dynamo.eval_frame"]
     ours = eval_frame._stance
     if not isinstance(ours, _EagerWhereRecorded):
