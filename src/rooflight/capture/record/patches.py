@@ -56,7 +56,8 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
         if propagator is not None and not isinstance(propagator._fake_mode_lock, _LookingAway):
             propagator._fake_mode_lock = _LookingAway(propagator._fake_mode_lock)
         if compiled_eagerly:
-            from torch._dynamo import decorators, eval_frame
+            from torch._dynamo import decorators as setters
+            from torch._dynamo import eval_frame
 
             _eager[id(source)] = source.thread
             if not isinstance(eval_frame._stance, _EagerWhereRecorded):
@@ -65,7 +66,7 @@ def patch(source: DispatchSource, *, compiled_eagerly: bool) -> None:
                     eval_frame._set_stance(_EagerWhereRecorded(eval_frame._stance))  # type: ignore[arg-type]
                 except RuntimeError as error:  # torch refuses it where compiled code runs
                     raise RuntimeError(IN_COMPILED) from error
-                decorators._set_stance = _beneath_ours
+                setters._set_stance = _beneath_ours  # type: ignore[attr-defined]
 
 
 def unpatch(source: DispatchSource) -> None:
@@ -78,7 +79,7 @@ def unpatch(source: DispatchSource) -> None:
                 warnings.filters.remove(entry)  # type: ignore[attr-defined]
             if isinstance(eval_frame._stance, _EagerWhereRecorded):
                 eval_frame._set_stance(eval_frame._stance.prior)
-            decorators = sys.modules["torch._dynamo.decorators"]
+            decorators: Any = sys.modules["torch._dynamo.decorators"]
             if decorators._set_stance is _beneath_ours:
                 decorators._set_stance = eval_frame._set_stance
         close_autocast(source)
