@@ -13,6 +13,7 @@ import rooflight as rl
 from rooflight.compiling import HotPathDetection
 from rooflight.compiling.hot import functions
 from rooflight.compiling.hot.detection import enable_hot_path_detection
+from rooflight.compiling.hot.state import TRAINS
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 
@@ -67,6 +68,25 @@ def test_a_function_that_a_loop_calls_is_found_compiled_and_given_back(detection
     assert step.__code__ is code
     assert not [name for name in globals() if name.startswith("__rooflight")]
     assert torch.equal(step(x()), (x() @ weight) * 2.0 + 1.0)
+
+
+def test_of_a_function_that_trains_without_modules_what_it_calls_is_compiled(detection, compiler) -> None:
+    weight = torch.ones(4, 4, requires_grad=True)
+
+    def loss_of(weight: torch.Tensor) -> torch.Tensor:
+        takes(1.0)
+        look(detection)
+        return (x() @ weight).square().sum()
+
+    def step() -> None:
+        torch.autograd.grad(loss_of(weight), weight)
+
+    for _ in range(160):
+        step()
+    whole, part = rl.hot_report().data
+    assert [whole.kinds[0].reason, part.kinds[0].state] == [TRAINS, "compiled"]
+    assert part.name.endswith(".loss_of")
+    assert compiler.compiled >= 1
 
 
 @pytest.mark.parametrize("of_torch", [True, False])

@@ -22,7 +22,7 @@ import torch
 
 from rooflight.compiling import workloads
 from rooflight.compiling.hot.plan import FunctionEntry
-from rooflight.compiling.hot.state import Seen
+from rooflight.compiling.hot.state import TRAINS, Seen
 
 _EVERY_S: Final = 0.01
 _LATER_S: Final = 0.1
@@ -76,6 +76,7 @@ class FunctionFinder:
         self._thread = threading.get_ident()
         self._stop = threading.Event()
         self._found: dict[Any, Found] = {}
+        self._seen_through: set[Any] = set()  # functions that are not compiled, but may call one that can be
         self._looks = 0
         self._began = self._last = perf_counter()
         self._spent_s: Counter[types.CodeType] = Counter()
@@ -106,14 +107,16 @@ class FunctionFinder:
         """Note where the thread is: in which frame it stayed since the last look, and what that calls now."""
         self._looks += 1
         self._spend(frame)
-        called, modules, held = None, False, frame
+        called, within, modules, held = None, None, False, frame
         while frame is not None and not isinstance(frame.f_trace, _Mark):
             if frame.f_trace is None:
                 frame.f_trace = _Mark(frame.f_lasti)
             modules |= frame.f_code.co_name == "_call_impl"
-            called, frame = frame, frame.f_back
+            called, within, frame = frame, called, frame.f_back
         if frame is None:
             return
+        if called is not None and _place(called.f_code) in self._seen_through:
+            called = within
         mark: Any = frame.f_trace
         back, mark.place = frame is held and frame.f_lasti < mark.place, frame.f_lasti
         if _is_its_own(frame.f_code) and (back or (called is not None and _is_its_own(called.f_code))):
@@ -140,6 +143,9 @@ class FunctionFinder:
         found.seen += 1
         found.line = frame.f_lineno
         found.with_modules |= modules
+        kinds = list(found.loop_seen.kinds.values()) if found.loop_seen is not None else []
+        if kinds and all(kind.reason == TRAINS for kind in kinds):
+            self._seen_through.add(_place(called))
         if found.seen >= ENOUGH and found.loop_seen is None and found.of_torch and not found.with_modules:
             place = _place(found.loop)
             inner = any(_place(each.called) == place and each.seen > 1 for each in self._found.values())

@@ -20,7 +20,7 @@ from rooflight.compiling.hot.compilation import MOST_SIZES, STORM, Call, Compila
 from rooflight.compiling.hot.detector import HotPath
 from rooflight.compiling.hot.gain import outlook
 from rooflight.compiling.hot.plan import Entry, outermost_modules
-from rooflight.compiling.hot.state import MOST_TRIED, CallKind, HotOptions, Seen
+from rooflight.compiling.hot.state import MOST_TRIED, TRAINS, CallKind, HotOptions, Seen
 
 _TRIED: Final = (False, True, True, False, False, True)
 """Which runs of a trial are compiled: each side is first as often as last."""
@@ -221,6 +221,8 @@ class HotLoop:
         kind.operations, kind.first_ops = max(kind.operations, len(watch)), tuple(watch.names[:8])
         kind.backward |= watch.backward
         kind.judge()
+        if kind.state == "hot" and watch.backward and self.entry.module is None and not modules:
+            kind.give_up(TRAINS)
         if kind.state == "hot" and self.options.on_hot is not None:
             self.options.on_hot(HotPath(kind.operations, kind.first_ops, kind.calls, iteration=True))
         return out

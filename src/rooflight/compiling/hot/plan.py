@@ -18,7 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend, Inner, guarded
 from rooflight.compiling.hot.calls import Mode, call_mode, numbers_vary
-from rooflight.compiling.hot.state import CallKind, HotOptions, Seen
+from rooflight.compiling.hot.state import TRAINS, CallKind, HotOptions, Seen
 from rooflight.compiling.hot.time_box import within
 from rooflight.machine.environment import not_to_be_trusted
 
@@ -264,7 +264,7 @@ def planned(
     ):
         regions = [module for module, _ in modules.values()]
         if not regions:
-            raise ValueError("it runs its own backward pass or optimizer, and calls no module that could be compiled")
+            raise ValueError(TRAINS)
     same_random = any(pattern.random for pattern in patterns)
     inner = inner_backend(options.backend, options.mode, limit_s=options.limit_s, same_random=same_random)
     backend = CheckedBackend(inner, checks=CHECKED_RUNS if options.check else 0, allowed=allowed)

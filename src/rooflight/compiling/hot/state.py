@@ -19,6 +19,8 @@ Step = Literal["time", "watch", "record", "compile", "try"]
 """What the next call of a kind is for: to run eagerly, timed; to note its pattern; to be recorded, for the gain that
 compiling brings; to be compiled; to take its turn in the trial of eager and compiled runs."""
 
+TRAINS: Final = "it runs its own backward pass or optimizer, and calls no module that could be compiled"
+"""Why a function is not compiled whose parts may be."""
 _MANY: Final = 3
 _LEAST: Final = 3
 _ENOUGH: Final = 12
