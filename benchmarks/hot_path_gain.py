@@ -31,6 +31,7 @@ from typing import Any
 
 SIDES = ("eager", "by_hand", "detected")
 IN_A_TURN = 10
+STAYS_S = 15.0  # for so long all must be decided: what a loop calls may be found after it
 
 
 def functions_in_turn() -> Callable[[], None]:
@@ -118,9 +119,10 @@ def loop(step: Callable[[], None], turns: Iterable[int]) -> None:
 
 def _turns(seconds: float) -> Iterator[int]:
     """Single iterations until the program is warm, then a turn for each line of standard input."""
-    begin = perf_counter()
+    begin = decided = perf_counter()
     if SIDE == "detected":
-        while perf_counter() - begin < seconds and not _decided():
+        while (now := perf_counter()) - begin < seconds and now - decided < STAYS_S:
+            decided = decided if _decided() else now
             yield from (1,) * 100
     else:
         yield from (1,) * 50
@@ -285,18 +287,18 @@ def main() -> None:
     for name in given.loops:
         lines.append(row(beside(name, given.seconds, given.turns)))
         print(lines[-1], flush=True)
+    lines += ["", *(f"{line}\n" for line in short())]
     found = watching()
     lines.append(
-        f"\nwatching: {found['us_per_op']:.2f} µs per op ({found['from']:.2f} to {found['to']:.2f}), "
-        f"of ops of {found['eager_us_per_op']:.2f} µs\n"
+        f"watching: {found['us_per_op']:.2f} µs per op ({found['from']:.2f} to {found['to']:.2f}), "
+        f"of ops of {found['eager_us_per_op']:.2f} µs"
     )
-    lines += [f"{line}\n" for line in short()]
-    print("\n".join(lines[-3:]))
+    print("\n".join(lines[-4:]))
     if given.page is not None:
         text = given.page.read_text()
         start, end = "<!-- detected -->\n", "<!-- end of detected -->"
         before, after = text.index(start) + len(start), text.index(end)
-        given.page.write_text(text[:before] + "\n".join(lines) + text[after:])
+        given.page.write_text(text[:before] + "\n".join(lines) + "\n" + text[after:])
 
 
 if __name__ == "__main__":
