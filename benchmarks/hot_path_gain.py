@@ -1,13 +1,14 @@
 """What ``enable_hot_path_detection()`` alone gains, beside ``torch.compile`` placed by hand: the four workloads and
 loops of functions.
 
-    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--page docs/lab/hot_paths.md]
+    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--rounds 3] [--page FILE]
 
 Each loop runs in three processes with empty caches: eager, compiled by hand, and with the detection on, which is told
 nothing. First each runs alone until it is warm: the one with the detection until all is decided, or for ``--seconds``.
-Then they take turns of ten iterations, one process at a time, in changing order. Times are processor time, all threads
-of a process together, which other programs disturb less: medians of the turns' medians. ``kept`` is the gain with the
-detection over that by hand, with the quartiles of the turns.
+Then they take turns of ten iterations, one process at a time, in changing order. That is repeated ``--rounds`` times,
+in the caches of the first, since two processes of one program differ by some per cent. Times are processor time, all
+threads of a process together, which other programs disturb less: medians of the turns' medians, and of the rounds.
+``kept`` is the gain with the detection over that by hand, with the least and largest of the rounds.
 
 ``watching``: processor time of a loop of small ops in its first two seconds with the detection, less that without, by
 op, alternating. ``short``: what the report says of loops that end in less than a second.
@@ -146,25 +147,30 @@ def _decided() -> bool:
     return bool(found) and all(each["state"] in {"compiled", "eager"} for each in found)
 
 
-def beside(name: str, seconds: float, turns: int) -> dict[str, Any]:
-    """A loop in three processes, that take turns."""
+def beside(name: str, seconds: float, turns: int, rounds: int) -> dict[str, Any]:
+    """A loop in three processes that take turns, ``rounds`` times: medians of each, in the caches of the first."""
     with tempfile.TemporaryDirectory() as folder:
-        programs, warm = {}, {}
-        for side in SIDES:
-            caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/{side}", "ROOFLIGHT_CACHE": folder}
-            programs[side] = subprocess.Popen(
-                [sys.executable, __file__, "--child", side, "--loops", name, "--seconds", str(seconds)],
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **caches},
-            )  # fmt: skip
-            warm[side] = json.loads(_line(programs[side]))
-        samples: dict[str, list[float]] = {side: [] for side in SIDES}
-        orders = list(permutations(SIDES))
-        for turn in range(turns):
-            for side in orders[turn % len(orders)]:
-                samples[side].append(float(_asked(programs[side])))
-        for program in programs.values():
-            program.communicate()
-    return {"loop": name, "samples_s": samples, **warm["detected"]}
+        found = [_round(name, seconds, turns, folder) for _ in range(rounds)]
+    return {"loop": name, "medians_s": [medians for medians, _ in found], **found[0][1]}
+
+
+def _round(name: str, seconds: float, turns: int, folder: str) -> tuple[dict[str, float], dict[str, Any]]:
+    programs, warm = {}, {}
+    for side in SIDES:
+        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/{side}", "ROOFLIGHT_CACHE": folder}
+        programs[side] = subprocess.Popen(
+            [sys.executable, __file__, "--child", side, "--loops", name, "--seconds", str(seconds)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **caches},
+        )  # fmt: skip
+        warm[side] = json.loads(_line(programs[side]))
+    samples: dict[str, list[float]] = {side: [] for side in SIDES}
+    orders = list(permutations(SIDES))
+    for turn in range(turns):
+        for side in orders[turn % len(orders)]:
+            samples[side].append(float(_asked(programs[side])))
+    for program in programs.values():
+        program.communicate()
+    return {side: statistics.median(times) for side, times in samples.items()}, warm["detected"]
 
 
 def _asked(program: subprocess.Popen[str]) -> str:
@@ -180,17 +186,12 @@ def _line(program: subprocess.Popen[str]) -> str:
 
 
 def row(found: dict[str, Any]) -> str:
-    samples = found["samples_s"]
-    eager, hand, detected = (statistics.median(samples[side]) for side in SIDES)
+    rounds = found["medians_s"]
+    eager, hand, detected = (statistics.median(each[side] for each in rounds) for side in SIDES)
     kept = "–"
     if eager > 1.03 * hand:
-        turns = [
-            (one / other - 1) / (one / by_hand - 1)
-            for one, by_hand, other in zip(*(samples[side] for side in SIDES), strict=True)
-            if abs(one / by_hand - 1) > 0.01
-        ]
-        low, _, high = statistics.quantiles(turns, n=4)
-        kept = f"{(eager / detected - 1) / (eager / hand - 1):.0%} ({low:.0%} to {high:.0%})"
+        each = [(one["eager"] / one["detected"] - 1) / (one["eager"] / one["by_hand"] - 1) for one in rounds]
+        kept = f"{(eager / detected - 1) / (eager / hand - 1):.0%} ({min(each):.0%} to {max(each):.0%})"
     states = "; ".join(
         dict.fromkeys(
             f"{each['name']}: {each['state']}, {each['reason'] or each['compiled']}" for each in found["loops"]
@@ -275,6 +276,7 @@ def main() -> None:
     parser.add_argument("--loops", nargs="*", default=list(LOOPS))
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--turns", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--page", type=Path)
     parser.add_argument("--child")
     given = parser.parse_args()
@@ -285,7 +287,7 @@ def main() -> None:
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     print("\n".join(lines))
     for name in given.loops:
-        lines.append(row(beside(name, given.seconds, given.turns)))
+        lines.append(row(beside(name, given.seconds, given.turns, given.rounds)))
         print(lines[-1], flush=True)
     lines += ["", *(f"{line}\n" for line in short())]
     found = watching()
