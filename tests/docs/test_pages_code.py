@@ -256,6 +256,7 @@ def test_a_custom_operator_from_its_function_to_its_table(shell, sampling, tmp_p
     config = sampling.parent / "data" / "configs" / "kernel_sampling" / "collect" / "my_custom_op.yml"
     put(config, settings("001.19", **small))
     put(config.parent / "target_functions.py", (sampling / "target_functions.py").read_text())
+    put(config.parent / "layer_input_to_predictor_input.py", "import numpy as np\n\n" + ours(CODE["001.18"]))
     (command,) = shell("001.20", tmp_path)
     monkeypatch.chdir(command.folder)
     assert "my_custom_op fp16: 2 ok (2 new)" in ok(*command.words)
