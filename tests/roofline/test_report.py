@@ -73,6 +73,17 @@ def test_the_console_shows_markup_in_names_as_it_is():
     assert "[red]x[/red]" in console_text(analysis_of(HOSTILE), width=240)
 
 
+def test_a_step_that_hardly_works_is_not_called_billions_of_times_too_slow():
+    one = spec((1,), "uint8")
+    idle = op("aten::add", {"self": one, "other": one}, [one])  # 3 B at 3.35 TB/s: 0.9 ps
+    text = conclusion(analysis_of(idle, times=[[1e-6]], walls=[17.0]))
+    assert text.startswith("The step took 17.0 s, and its ops hardly work: their op bound is below 1 ns; ")
+    assert " times " not in text
+    elsewhere = {"device_kind": "cuda", "gpu": "NVIDIA A100-SXM4-80GB"}
+    there = conclusion(analysis_of(idle, times=[[1e-6]], walls=[17.0], environment=elsewhere))
+    assert "where it was measured, the step took 17.0 s." in there
+
+
 def test_a_measured_step_says_how_far_it_is_from_light():
     text = conclusion(analysis_of(MM, times=[[2e-3]], walls=[2.5e-3]))
     assert "2.50 ms" in text

@@ -271,8 +271,8 @@ def _conclusion(summary: SummaryDocument) -> str:
 
 
 def _light(bounds: BoundsData) -> str:
-    if bounds.step is None or not bounds.step.efficiency:
-        return ""
+    if bounds.step is None or not bounds.step.efficiency or (bounds.step.op_bound_ms or 0.0) < 1e-6:
+        return ""  # what does no work has no speed
     times, bound = 1 / bounds.step.efficiency, _ms(bounds.step.op_bound_ms)
     share = percent(bounds.step.efficiency)
     return f", {times:,.{1 if times < 100 else 0}f} times the op bound of {bound} (efficiency {share})"

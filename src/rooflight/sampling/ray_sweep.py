@@ -1,6 +1,6 @@
 """A sweep as tasks on a Ray cluster. Only this process writes, one file a kind of device.
 
-A task samples a few shapes and returns their rows. A task whose node dies is run again elsewhere by Ray; what it had
+A task samples a few shapes and returns their rows. A task whose process or node dies is run again by Ray; what it had
 sampled was not written yet, so no row is doubled, and what was written stays.
 """
 
@@ -25,7 +25,7 @@ from rooflight.sampling.sweeps import Key, Sweep
 
 RETRIES: Final = 5
 CHUNK: Final = 8
-_LOST: Final = "its node was lost more often than a task is retried"
+_LOST: Final = "its process or node was lost more often than a task is retried"
 
 
 def run(job: Job, sweep: Sweep, *, address: str, cold: bool, progress: Callable[[str], object]) -> tuple[Outcome, ...]:

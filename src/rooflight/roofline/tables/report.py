@@ -225,6 +225,7 @@ def _roofs(analysis: CostedSession) -> str:
 
 
 _MUCH: Final = 0.01  # of the device's work: so much without a bound is said
+_NO_WORK_S: Final = 1e-9  # a bound below this is compared with no time
 _WHERE: Final = {
     Limiter.COMPUTE: "arithmetic",
     Limiter.MEMORY: "memory bandwidth",
@@ -269,12 +270,15 @@ def conclusion(analysis: CostedSession) -> str:
             f"These ops, {how}, take at least {bound}: {limit}.{_predicted_sentence(analysis)}{timed}"
             f"{_without_peaks(analysis)}{_there_sentence(analysis)}"
         )
-    speed = totals.measured_s / bound_s
-    times = f"{speed:.1f} times" if speed < 100 else f"{speed:,.0f} times"
+    if bound_s < _NO_WORK_S:
+        beside = f"and its ops hardly work: their {name} is below 1 ns"
+    else:
+        speed = totals.measured_s / bound_s
+        times = f"{speed:.1f} times" if speed < 100 else f"{speed:,.0f} times"
+        beside = f"{times} the {name} of {bound} (efficiency {percent(1 / speed)})"
     text = (
-        f"The step took {Quantity(totals.measured_s, 's')}, {times} the {name} of {bound} "
-        f"(efficiency {percent(1 / speed)}); {limit}.{_unbounded_sentence(analysis)}{_without_peaks(analysis)}"
-        f"{_loss_sentence(analysis)}{_idle_sentence(analysis)}"
+        f"The step took {Quantity(totals.measured_s, 's')}, {beside}; {limit}.{_unbounded_sentence(analysis)}"
+        f"{_without_peaks(analysis)}{_loss_sentence(analysis)}{_idle_sentence(analysis)}"
     )
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
@@ -361,8 +365,8 @@ def _there_sentence(analysis: CostedSession) -> str:
     measured_s, text = there.totals.measured_s, ""
     if measured_s:
         text = (
-            f" On {analysis.measured_on}, where it was measured, the step took {Quantity(measured_s, 's')}: "
-            f"{measured_s / bound_s:,.1f} times this bound."
+            f" On {analysis.measured_on}, where it was measured, the step took {Quantity(measured_s, 's')}"
+            f"{'' if bound_s < _NO_WORK_S else f': {measured_s / bound_s:,.1f} times this bound'}."
         )
     return text + _idle_sentence(analysis)
 
