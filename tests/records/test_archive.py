@@ -323,23 +323,33 @@ def test_a_wrong_member_is_refused(case: str, tmp_path: Path, monkeypatch: pytes
         assert "upgrade" in message or "record it again" in message
 
 
-def test_huge_claims_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
-    path = tmp_path / "bomb"
+def claiming(path: Path, nbytes: int) -> Path:
+    """A file that claims to unpack to so many bytes."""
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("header.json", b"{}")
     content = bytearray(path.read_bytes())
     for signature, offset in ((b"PK\x03\x04", 22), (b"PK\x01\x02", 24)):
         at = content.index(signature) + offset
-        content[at : at + 4] = (2**31).to_bytes(4, "little")  # the uncompressed size
+        content[at : at + 4] = nbytes.to_bytes(4, "little")  # the uncompressed size
     path.write_bytes(content)
-    assert "124 B that unpack to 2.15 GB, which no recording does" in refuse(path)
+    return path
+
+
+def test_huge_claims_are_refused_before_anything_is_unpacked(tmp_path: Path) -> None:
+    message = refuse(claiming(tmp_path / "bomb", 2**31))
+    assert "124 B that unpack to 2.15 GB, which no recording does" in message
+    # ten million records of one kind, 100 B each, compress a thousand times
+    assert "unpack to" not in refuse(claiming(tmp_path / "long", 10**7 * 100))
     shape = b"{'descr': '<i4', 'fortran_order': False, 'shape': (99999999999999,), }"
     fake = b"\x93NUMPY\x01\x00" + (118).to_bytes(2, "little") + shape.ljust(117) + b"\n" + b"\0" * 24
     path = rewrite(small().save(tmp_path / "claim"), {"signature.npy": lambda _: fake})
     assert "does not have the length that its header gives" in refuse(path)
 
 
-def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(tmp_path: Path) -> None:
+def test_a_bomb_is_refused_without_the_memory_that_it_asks_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "rooflight.records.archive._ALWAYS_ALLOWED_BYTES", 1 << 28
+    )  # a bomb of less takes less time to make
     path = small().save(tmp_path / "bomb")
     head, zeros = io.BytesIO(), bytes(1 << 20)
     np.lib.format.write_array_header_1_0(

@@ -15,9 +15,10 @@ from sessions import Call, session_of
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
-from rooflight.records.record import Direction
-from rooflight.records.session import Session
+from rooflight.records.record import Direction, StorageKind
+from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.roofline.analysis import analyze
+from rooflight.roofline.fusion import apart
 from rooflight.roofline.fusion.regions import Fusion, fuse
 
 X = spec((8, 8))
@@ -158,3 +159,35 @@ def test_program_bound_below_fused_bound_below_op_bound(program: Program):
     assert bounds.regions == len(program.fusion().regions)
     assert analysis.waterfall[-1].until_s == totals.op_bound_s
     assert sum(gap.seconds for gap in analysis.waterfall) == pytest.approx(totals.op_bound_s)
+
+
+@settings(deadline=None, max_examples=30)
+@given(programs(), programs(), st.integers(0, 1 << 30))
+def test_steps_that_share_no_memory_fuse_as_they_do_in_one_graph(one: Program, other: Program, seed: int) -> None:
+    calls: list[Call] = []
+    random, shift = np.random.default_rng(seed), 0
+    for program in random.choice(np.array([one, other], dtype=object), size=6):
+        moved = [
+            replace(call, reads=tuple(s + shift for s in call.reads), writes=tuple(s + shift for s in call.writes))
+            for call in program.calls
+        ]
+        calls += moved
+        shift = 1 + max((s for call in calls for s in (*call.reads, *call.writes)), default=-1)
+    session = session_of(calls, storage_bytes=[256] * shift)
+    if seed % 2:
+        followed = Lifetimes(
+            kind=random.choice([StorageKind.GRADIENT, StorageKind.TEMPORARY], shift).astype(np.int8),
+            made=random.choice([STOOD, 0], shift).astype(np.int32),
+            freed=random.choice([KEPT, len(session), 0], shift).astype(np.int32),
+            local=random.choice([False, True], shift),
+        )
+        session = replace(session, lifetimes=followed)
+    costs = [cost_of(signature) for signature in session.signatures]
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(apart, "_LEAST", 1)
+        stretched = fuse(session, costs)
+    whole = fuse(session, costs)
+    assert list(stretched.regions) == list(whole.regions)
+    assert replace(stretched, regions=()) == replace(whole, regions=())
+    for mine, other_ones in zip(stretched.columns(), whole.columns(), strict=True):
+        assert mine.tolist() == other_ones.tolist()

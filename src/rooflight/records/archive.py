@@ -41,7 +41,7 @@ from rooflight.records.tensor import Packing, TensorSpec
 from rooflight.records.visible import shortened
 
 _MOST_PACKED: Final = 100  # a file may unpack to this many times its size; recorded steps unpack to 9 to 15 times
-_ALWAYS_ALLOWED_BYTES: Final = 1 << 28  # whatever the size of the file
+_ALWAYS_ALLOWED_BYTES: Final = 1 << 30  # whatever the size of the file: 10 million alike records, some 100 B each
 _MOST_HEADER_BYTES: Final = 1 << 27  # 100,000 signatures take 20 MB, as Python's objects ten times as much
 _MOST_BYTES: Final = 1 << 63  # of one tensor: more have no address, and fit no column
 _MOST_NOTES: Final = 100

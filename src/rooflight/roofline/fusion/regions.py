@@ -18,8 +18,9 @@ for every region that reads it, and once more, for all of them together, to be w
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,10 +28,11 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Int64, Session
+from rooflight.roofline.fusion.apart import Copies, columns_of, stretches
 from rooflight.roofline.fusion.graph import Alone, OpGraph, Region
 from rooflight.roofline.fusion.masks import masked_attention
 from rooflight.roofline.fusion.narrowing import narrowed_calls
-from rooflight.roofline.fusion.ops import op_fusion_of, partial_touches, touched_by
+from rooflight.roofline.fusion.ops import OpFusion, op_fusion_of, partial_touches, touched_by
 from rooflight.roofline.fusion.parts import Part, union_bytes
 from rooflight.roofline.fusion.repeated import repeated_products
 
@@ -297,19 +299,57 @@ class Fusion:
         if isinstance(regions, Alone):
             nothing = np.zeros(len(regions))
             return regions.records, np.ones(len(regions), dtype=np.int64), nothing, nothing
-        records = np.array([record for region in regions for record in region.records], dtype=np.int64)
-        sizes = np.array([len(region.records) for region in regions], dtype=np.int64)
-        read = np.array([region.bytes_read for region in regions], dtype=np.float64)
-        return records, sizes, read, np.array([region.bytes_written for region in regions], dtype=np.float64)
+        return regions.columns() if isinstance(regions, Copies) else columns_of(regions)
 
 
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures."""
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    calls = session.counted & ~unused_calls(session, costs)
     if not len(session.columns.read_ids) and not len(session.columns.written_ids):
+        calls = session.counted & ~unused_calls(session, costs)
         runs = np.array([fusion is not None for fusion in fusions], dtype=np.bool_)[session.columns.signature]
         return Fusion(regions=Alone(np.flatnonzero(calls & runs)), bytes_in=0, bytes_out=0)
+    apart = _fused_apart(session, costs, fusions)
+    return _reading(_fused(session, costs, fusions)) if apart is None else apart
+
+
+def _reading(found: Fusion, nbytes: int | None = None) -> Fusion:
+    """The same with no more bytes from before the step than its regions read, ``nbytes`` if that is known."""
+    read = sum(region.bytes_read for region in found.regions) if nbytes is None else nbytes
+    bytes_in = min(found.bytes_in, read)
+    return replace(found, bytes_in=bytes_in, stood_bytes=min(bytes_in, found.stood_bytes))
+
+
+def _fused_apart(
+    session: Session, costs: Sequence[OpCost | Uncosted], fusions: Sequence[OpFusion | None]
+) -> Fusion | None:
+    """``fuse`` stretch by stretch; None of a session that is but one."""
+    regions, known, nbytes = Copies(), dict[bytes, tuple[Fusion, int]](), 0
+    sums, by_kind = Counter[str](), Counter[StorageKind]()
+    records: dict[str, list[int]] = {name: [] for name in ("attending", "unknown_masks", "repeated")}
+    work: dict[int, float] = {}
+    for stretch in stretches(session):
+        if stretch.key not in known:
+            fused = _fused(stretch.session, costs, fusions)
+            known[stretch.key] = fused, sum(region.bytes_read for region in fused.regions)
+        found, read = known[stretch.key]
+        nbytes += read
+        regions.add(stretch, found.regions)
+        by_kind.update(found.stood_by_kind)
+        for name in ("bytes_in", "bytes_out", "stood_bytes", "kept_bytes"):
+            sums[name] += getattr(found, name)
+        for name, each in records.items():
+            each += [record + stretch.start for record in getattr(found, name)]
+        work |= {record + stretch.start: share for record, share in found.work.items()}
+    if not known:
+        return None
+    sets = {name: frozenset(each) for name, each in records.items()}
+    return _reading(Fusion(regions=regions, work=work, stood_by_kind=dict(by_kind), **sums, **sets), nbytes)
+
+
+def _fused(session: Session, costs: Sequence[OpCost | Uncosted], fusions: Sequence[OpFusion | None]) -> Fusion:
+    """``fuse``, but that bytes from before the step may be more than its regions read."""
+    calls = session.counted & ~unused_calls(session, costs)
     partial = partial_touches(session)
     narrowed = narrowed_calls(session, fusions, costs, calls, partial)
     masked = masked_attention(session, fusions, calls)
@@ -322,13 +362,12 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     results = _results(graph, lasting, _local(session))
     graph.leave_out_between(results)
     regions = _Traffic(graph).regions(results)
-    bytes_in = min(graph.bytes_in(), sum(region.bytes_read for region in regions))
     stood, kept = _at_the_ends(session)
     return Fusion(
         regions=regions,
-        bytes_in=bytes_in,
+        bytes_in=graph.bytes_in(),
         bytes_out=sum(results.values()),
-        stood_bytes=min(bytes_in, graph.bytes_in(stood)),
+        stood_bytes=graph.bytes_in(stood),
         stood_by_kind=_by_kind(session, graph),
         kept_bytes=sum(size for value, size in results.items() if kept[graph.storages[value]]),
         attending=frozenset(graph.records[op] for op in graph.attending),
