@@ -21,6 +21,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -343,8 +344,8 @@ def _fused_apart(
         work |= {record + stretch.start: share for record, share in found.work.items()}
     if not known:
         return None
-    sets = {name: frozenset(each) for name, each in records.items()}
-    return _reading(Fusion(regions=regions, work=work, stood_by_kind=dict(by_kind), **sums, **sets), nbytes)
+    whole: dict[str, Any] = {**sums, **{name: frozenset(each) for name, each in records.items()}}
+    return _reading(Fusion(regions=regions, work=work, stood_by_kind=by_kind, **whole), nbytes)
 
 
 def _fused(session: Session, costs: Sequence[OpCost | Uncosted], fusions: Sequence[OpFusion | None]) -> Fusion:
