@@ -48,6 +48,7 @@ class AnalyzeOutput(Output):
 
     top: Annotated[int, Option("Rows of the long tables.", "N")] = 10
     save: Annotated[Path | None, Option("Save the session to this file.", "FILE")] = None
+    brief: Annotated[bool, Option("Print the first screen alone.")] = False
 
 
 def analyze(
@@ -113,6 +114,10 @@ def analyze(
             if several
             else asked.of_one(measured, output.save, notes, failed, progress)
         )
+    if output.brief:
+        from rooflight.roofline.tables.report import in_brief
+
+        report = in_brief(report, target[0])
     outputs.write(report, failed)
 
 

@@ -22,6 +22,7 @@ from rooflight.cli.lint import lint
 from rooflight.cli.options import Command, refuse_empty, verb
 from rooflight.cli.predict import predict
 from rooflight.cli.profile_decode import profile_decode
+from rooflight.cli.run import Launch, run
 from rooflight.cli.sample import merge, sample
 from rooflight.cli.score import score
 from rooflight.records.visible import visible
@@ -38,6 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 _VERBS = (
+    ("run", run, "Run a script as it is, and say how far its step is from the speed of light."),
     ("analyze", analyze, "Say how far a step is from the speed of light, and why."),
     ("score", score, "Check and time a kernel beside its bounds."),
     ("compile-bench", compile_bench, "Say whether torch.compile pays, and from which iteration on."),
@@ -52,8 +54,9 @@ _VERBS = (
     ("presets", presets, "List the models that analyze takes by name."),
 )
 _SHAPE = {"ignore_unknown_options": True, "allow_extra_args": True}  # of predict: --m 4096
+_SCRIPT = {"allow_interspersed_args": False}  # of run: what follows the script is the script's
 for _name, _function, _summary in _VERBS:
-    _settings = _SHAPE if _function is predict else {}
+    _settings = _SHAPE if _function is predict else _SCRIPT if _function is run else {}
     app.command(_name, cls=Command, short_help=_summary, context_settings=_settings)(verb(_function))
 app.add_typer(devices_app, name="devices", short_help="List the known devices, or show every figure of one.")
 
@@ -74,6 +77,12 @@ def main() -> None:
     """Run the command line. Exit code 0, 2 for the user's mistake, 1 for a run that failed, 130 for Ctrl-C, 141 if the
     reader of a pipe left.
     """
+    words = sys.argv[1:]
+    launched: list[Launch] = []
+    if "run" in words and all(word.startswith("-") for word in words[: words.index("run")]):
+        own = words[: words.index("run")]
+        code = ended(lambda: _run(own, launched), debug="--debug" in own)
+        sys.exit(launched[0].start() if launched else code)
     if sys.stderr is None:  # closed by the caller; print would write to standard output instead
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     for stream in (sys.stdout, sys.stderr):
@@ -84,13 +93,17 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop a job with it: end as after Ctrl-C
     debug = "--debug" in sys.argv  # at any place in the command line
     sys.argv = [word for word in sys.argv if word != "--debug"]
-    sys.exit(ended(_run, debug=debug))
+    sys.exit(ended(lambda: _run(sys.argv[1:], launched), debug=debug))
 
 
-def _run() -> int | None:
-    refuse_empty(sys.argv[1:])
-    code: int | None = app(prog_name="rooflight", standalone_mode=False)  # also under python -m
-    return code
+def _run(own: list[str], launched: list[Launch]) -> int | None:
+    """Run a verb. What follows ``rooflight run`` is the script's, and only the verb's ``own`` words are looked at."""
+    refuse_empty(own)
+    found: Launch | int | None = app(prog_name="rooflight", standalone_mode=False)  # also under python -m
+    if isinstance(found, Launch):
+        launched.append(found)
+        return None
+    return found
 
 
 def _versions() -> str:

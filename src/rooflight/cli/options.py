@@ -79,9 +79,10 @@ class Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-def verb(function: Callable[..., None]) -> Callable[..., None]:
+def verb(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function as typer takes it: a parameter whose class declares options becomes those options."""
     hints = get_type_hints(function, include_extras=True)
+    hints.pop("return")
     classes = {name: kind for name, kind in hints.items() if is_dataclass(kind) and isinstance(kind, type)}
     own = hints.keys() - classes.keys()
     parameters: list[Parameter] = []
@@ -90,11 +91,11 @@ def verb(function: Callable[..., None]) -> Callable[..., None]:
         parameters += [each.replace(kind=Parameter.KEYWORD_ONLY) for each in found]
 
     @functools.wraps(function)
-    def run(**words: Any) -> None:
+    def run(**words: Any) -> Any:
         reads = tuple(_files_in(word for name, word in words.items() if name not in _WRITTEN))
         made = {name: _made(kind, words) for name, kind in classes.items()}
         made |= {name: replace(each, reads=reads) for name, each in made.items() if isinstance(each, Output)}
-        function(**made, **{name: word for name, word in words.items() if name in own})
+        return function(**made, **{name: word for name, word in words.items() if name in own})
 
     run.__dict__.pop("__wrapped__")  # typer would read the function's own parameters
     run.__dict__["__signature__"] = Signature(parameters)

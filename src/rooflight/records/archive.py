@@ -76,6 +76,7 @@ def load(path: str | Path) -> Session:
             other_threads=header.other_threads,
             environment={key: shortened(value) for key, value in header.environment.items()},
             notes=_notes(header.notes),
+            run=header.run,
         )
         _check(session)
         if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):

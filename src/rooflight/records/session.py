@@ -17,6 +17,7 @@ from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
+from rooflight.records.run import Run
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.records.timeline import Timeline
@@ -128,7 +129,8 @@ class Session:
     ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
     kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
-    recording. ``environment`` describes the machine it ran on.
+    recording. ``environment`` describes the machine it ran on, ``run`` the script that the step is of, if Rooflight ran
+    it.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -142,6 +144,7 @@ class Session:
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
+    run: Run | None = None
 
     @property
     def compiled(self) -> bool:
@@ -320,6 +323,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     returned: Sequence[tuple[int, int, TensorRow]]
     timeline: Timeline | None = None
     other_threads: Uncounted = ALL_COUNTED
+    run: Run | None = None
 
 
 def _header(session: Session) -> Header:
@@ -345,6 +349,7 @@ def _header(session: Session) -> Header:
         environment=session.environment,
         notes=session.notes,
         other_threads=session.other_threads,
+        run=session.run,
         has_lifetimes=lifetimes is not None,
         returned=[
             (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
+from rooflight.records.run import Run
 from rooflight.records.timeline import RunTime
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
@@ -123,12 +124,13 @@ class MeasuredThere(Fields, frozen=True, kw_only=True):
 class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analysis/1"):
     """What a program must do, how fast a device could do it, and how fast it ran: SI units, None where unknown.
 
-    ``model_class`` is the class of the model that ran. A session that was measured on another device than that of the
+    ``model_class`` is the class of the model that ran, ``run`` the script that the step is of, if Rooflight ran it. A session that was measured on another device than that of the
     bounds has its times in ``measured_there`` and the ``measured_there_s`` of groups and ops; ``timeline`` is of there.
     """
 
     target: str
     model_class: str | None
+    run: Run | None
     device: DeviceFigures
     environment: Mapping[str, str]
     totals: TotalsFigures
@@ -160,6 +162,7 @@ def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
         analysis,
         model_class=analysis.session.environment.get("model_class"),
         device=device_figures(analysis.device),
+        run=analysis.session.run,
         environment=dict(analysis.session.environment),
         totals=TotalsFigures.view(
             analysis.totals,

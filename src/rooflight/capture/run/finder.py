@@ -1,0 +1,452 @@
+"""Tells where the steps of a script begin and end, from calls of its modules, backward passes, optimizers and loaders.
+
+A step ends when the outermost ``Optimizer.step`` returns; it begins at the first call, with gradients on, of a module
+in training mode after the one before, or where the optimizer's call begins if it runs the model itself. Without an
+optimizer a backward pass ends it, and without that a step is a call of the outermost module with the most parameters.
+Modules without parameters (losses, transforms, metrics) and calls from within a backward pass begin none.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+import rooflight
+from rooflight.capture.run.recording import Recorder
+from rooflight.capture.run.steps import Call, Known, Steps
+from rooflight.records.run import StepKind
+
+if TYPE_CHECKING:
+    from torch import nn
+
+HOOK: Final = "rooflight"
+_CALLS_OF_A_STEP: Final = 8
+"""A recording that began with a call is given up after so many without a backward pass: they are no part of a step."""
+
+
+class Weights(NamedTuple):
+    """Elements of a module's parameters, and whether one of them is trained."""
+
+    elements: int
+    trained: bool
+
+
+class Caller(NamedTuple):
+    """Who ends steps: the name in reports, and the line of the script that calls it."""
+
+    name: str
+    where: str
+
+
+class StepFinder:
+    """One for a process; it follows the thread that steps. Times are of ``perf_counter_ns``."""
+
+    def __init__(self, *, skip: int, only: StepKind | None = None, named: str = "") -> None:
+        import torch
+        from torch._C import _current_graph_task_id
+        from torch._C._autograd import _get_sequence_nr
+        from torch.compiler import is_dynamo_compiling
+        from torch.nn.modules.module import _global_forward_pre_hooks
+        from torch.nn.parameter import UninitializedTensorMixin
+
+        self.skip, self.only, self.named = skip, only, named
+        self.steps = {kind: Steps() for kind in (StepKind.OPTIMIZER, StepKind.BACKWARD, StepKind.FUNCTION)}
+        self.calls: dict[int, Steps] = {}  # of modules, by number
+        self.optimizers: dict[Caller, int] = {}
+        self.modules: dict[int, tuple[Caller, Weights]] = {}
+        self.backward = Caller("backward", "")
+        self.function = Caller(named, "")
+        self.recorder = Recorder(skip)
+        self.begins = self.broken = ""
+        self.losses = 0  # calls of modules without parameters
+        self.cycle: int | None = 1
+        self._thread: int | None = None
+        self._hooks = _global_forward_pre_hooks
+        self._compiling, self._in_backward, self._nodes_now = is_dynamo_compiling, _current_graph_task_id, _get_sequence_nr
+        self._grad, self._lazy = torch.is_grad_enabled, UninitializedTensorMixin
+        self._weights: WeakKeyDictionary[nn.Module, tuple[Weights, int]] = WeakKeyDictionary()
+        self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
+        self._loader = self._evaluation = self._checkpoint = 0
+        self._begin = self._nodes = self._backwards = 0
+        self._known_at_begin = Known()
+        self._last_event = perf_counter_ns()  # when what is known to lie between steps last ended
+        self._in_optimizers: list[int] = []
+        self._called: nn.Module | None = None
+        self._call_begin = self._call_place = self._call_recorded = 0
+        self._ended_by_backward = False
+        self._evaluates_since = self._with_gradients_since = 0
+        self._trains_in_eval = self._without_modules = False
+        self._data: object = None
+        self._training_data: object = None
+        self._heaviest = -1
+        self._modules_seen = 0
+        self._undecided: tuple[int, int, Known] | None = None  # where the first step may have begun
+
+    # -- modules
+
+    def watch(self) -> None:
+        """Notice calls of modules from here on."""
+        self._hooks[HOOK] = self.called  # type: ignore[index]
+
+    def _look_away(self) -> None:
+        self._hooks.pop(HOOK, None)  # type: ignore[call-overload]
+
+    def called(self, module: nn.Module, args: Any) -> None:
+        """Torch's hook before each outermost call of a module."""
+        if self._compiling() or not self._mine() or self._in_backward() != -1:
+            return
+        now = perf_counter_ns()
+        if self.only is StepKind.FUNCTION:
+            return
+        if self.only is StepKind.MODULE:
+            if type(module).__name__ == self.named:
+                self._call(module, args, now)
+            return
+        weights, _ = self._weights_of(module)
+        if not weights.elements:
+            self.losses += 1
+            return
+        grad = self._grad()
+        if self._ended_by_backward:
+            self._end_backward(now)
+        if grad and weights.trained and (module.training or self._trains_in_eval):
+            self._trains(module, args, now)
+        elif not self._begin:
+            if grad and weights.trained and not self._with_gradients_since:
+                self._with_gradients_since = now
+            if not self._evaluates_since and self.has_trained:
+                self._evaluates_since = now
+            self._call(module, args, now)
+
+    def _trains(self, module: nn.Module, args: Any, now: int) -> None:
+        decided = self.steps[StepKind.OPTIMIZER].count > 0
+        begins = not self._begin
+        if begins:
+            self._end_evaluation(now)
+            self._training_data = self._data
+            self._open(now, f"the first call of {type(module).__name__} with gradients on")
+        if (begins or self._in_optimizers) and self.has_trained:
+            self._record(module, args)
+        if decided:
+            self._look_away()
+        else:
+            self._call(module, args, now)
+
+    def _call(self, module: nn.Module, args: Any, now: int) -> None:
+        """A call that may itself be the step; the hook is off until it returns, so that its modules cost nothing."""
+        self._look_away()
+        number = self._number_of(module)
+        self._called, self._call_begin = module, now
+        module._forward_hooks[HOOK] = self.returned  # type: ignore[index]
+        if self.has_trained or number != self._heaviest:
+            return
+        self._call_place = self.calls[number].count
+        if not self._backwards and self.recorder.is_open and self._call_place >= self._call_recorded + _CALLS_OF_A_STEP:
+            self.recorder.drop()
+        if self.recorder.wants(StepKind.MODULE, self._call_place):
+            self._call_recorded = self._call_place
+            self.recorder.begin(self._call_place, 1, module, args)
+
+    def returned(self, module: nn.Module, _args: Any, _result: Any) -> None:
+        """Torch's hook after it."""
+        now = perf_counter_ns()
+        self._forget_call()
+        number = self._number_of(module)
+        steps = self.calls[number]
+        at_begin = self._call_place == self._call_recorded
+        if self.recorder.is_open and number == self._heaviest and not self._backwards and at_begin:
+            may_train = bool(self._begin) and self._grad() and self.only is None
+            self.recorder.keep(StepKind.MODULE, so_far=may_train)
+        known = self._known(now)
+        steps.add(Call(self._call_begin, now, number, 0, 0), known, known)
+
+    def _forget_call(self) -> None:
+        module, self._called = self._called, None
+        if module is not None:
+            module._forward_hooks.pop(HOOK, None)  # type: ignore[call-overload]
+            self.watch()
+
+    # -- backward passes
+
+    def backward_begins(self) -> None:
+        """A backward pass, not one inside another."""
+        if self.only in (StepKind.MODULE, StepKind.FUNCTION) or not self._mine():
+            return
+        now = perf_counter_ns()
+        if self._called is not None:
+            self._forget_call()
+        if self._ended_by_backward:
+            self._end_backward(now)
+        if not self._begin and not self._in_optimizers:
+            self._without_modules = True
+            self._open(self._last_event, "the end of the one before")
+
+    def backward_ended(self) -> None:
+        """It returned; whether it ended a step shows later."""
+        if self.only is StepKind.MODULE or not self._mine():
+            return
+        if not self.backward.where:
+            self.backward = Caller("backward", calling_line())
+        self._backwards += 1
+        may_end = self.only is None and not self.steps[StepKind.OPTIMIZER].count
+        if self.only is StepKind.BACKWARD or may_end:
+            self._ended_by_backward = not self._in_optimizers
+            self.watch()
+
+    def _end_backward(self, now: int) -> None:
+        """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it."""
+        self._ended_by_backward = False
+        steps = self.steps[StepKind.BACKWARD]
+        place = steps.count
+        self._add(steps, now, 0)
+        recorder = self.recorder
+        if recorder.is_open:
+            first = place < self.skip and not self.only
+            recorder.keep(StepKind.BACKWARD, so_far=first)
+            recorder.give_up_after(place + 1)
+        self._begin, self._last_event = 0, now
+        self._backwards = 0
+        if self._without_modules and recorder.wants(StepKind.BACKWARD, steps.count):
+            recorder.begin(steps.count, 1)
+
+    # -- optimizers
+
+    def optimizer_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Torch's hook before ``Optimizer.step``."""
+        if self.only not in (None, StepKind.OPTIMIZER):
+            return
+        if get_ident() != self._thread:
+            if self.steps[StepKind.OPTIMIZER].count:
+                return
+            self._thread = get_ident()
+        now, key = perf_counter_ns(), id(optimizer)
+        if key in self._in_optimizers:  # an error ended that call
+            self._in_optimizers.clear()
+        self._in_optimizers.append(key)
+        if len(self._in_optimizers) > 1 or self._begin:
+            return
+        runs_model = len(args) > 1 or kwargs.get("closure") is not None
+        if self._with_gradients_since and not runs_model:
+            self._trains_in_eval = True
+            begin, self._evaluates_since = self._with_gradients_since, 0
+            self._open(begin, "the first call of a module with gradients on")
+        elif runs_model:
+            self._open(now, f"the call of {type(optimizer).__name__}.step, which runs the model")
+        else:
+            self._open(self._last_event, "the end of the one before")
+
+    def optimizer_ended(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Torch's hook after ``Optimizer.step``."""
+        if get_ident() != self._thread or not self._in_optimizers:
+            return
+        self._in_optimizers.pop()
+        if self._in_optimizers:
+            return
+        now, steps = perf_counter_ns(), self.steps[StepKind.OPTIMIZER]
+        number = self._numbers.get(id(optimizer))
+        if number is None:
+            number = self._numbers[id(optimizer)] = self._optimizer_number(optimizer)
+        if not steps.count and self.steps[StepKind.BACKWARD].count and self._undecided is not None:
+            self._begin, self._nodes, self._known_at_begin = self._undecided
+            self._backwards += self.steps[StepKind.BACKWARD].count
+        self._add(steps, now, number)
+        self._ended_by_backward = False
+        if self.cycle is None:
+            self.cycle = steps.cycle()
+        recorder, place = self.recorder, steps.count
+        cycle = self.cycle or 1
+        if recorder.is_open and (place % cycle == 0 or self.cycle is None):
+            recorder.keep(StepKind.OPTIMIZER)
+        self._begin = self._backwards = self._with_gradients_since = 0
+        self._last_event = now
+        self._forget_call()
+        self.watch()
+        if self._without_modules:
+            self._record_at_end()
+
+    def _optimizer_number(self, optimizer: Any) -> int:
+        """Those of one class at one line are one: a script may make a new one for each epoch."""
+        caller = Caller(f"{type(optimizer).__name__}.step", calling_line())
+        number = self.optimizers.setdefault(caller, len(self.optimizers))
+        if number == len(self.optimizers) - 1:
+            self.cycle = None if number else 1
+        return number
+
+    def _record_at_end(self) -> None:
+        place = self.steps[StepKind.OPTIMIZER].count
+        cycle = self.cycle or 1
+        if place % cycle == 0 and self.recorder.wants(StepKind.OPTIMIZER, place // cycle, cycle):
+            self.recorder.begin(place // cycle, cycle)
+
+    # -- loaders and checkpoints
+
+    def loader_begins(self, data: object) -> int:
+        """A loader is asked for a batch of ``data``. Returns when, or 0 where it is not the time between steps."""
+        now = perf_counter_ns()
+        self._forget_call()
+        if self._ended_by_backward:
+            self._end_backward(now)
+        if self._begin:
+            return 0
+        if data is self._training_data:
+            self._end_evaluation(now)
+        elif self._training_data is not None and not self._evaluates_since:
+            self._evaluates_since = now
+        self._data = data
+        return 0 if self._evaluates_since else now
+
+    def loader_ended(self, begin: int) -> None:
+        """It has the batch."""
+        now = perf_counter_ns()
+        if begin:
+            self._loader += now - begin
+            self._last_event = now
+
+    def checkpoint_begins(self) -> int:
+        """A file is saved. Returns when, or 0 within a step."""
+        now = perf_counter_ns()
+        if self._ended_by_backward:
+            self._end_backward(now)
+        return 0 if self._begin else now
+
+    def checkpoint_ended(self, begin: int) -> None:
+        """It is written."""
+        if begin:
+            now = perf_counter_ns()
+            self._checkpoint += now - begin
+            if self._evaluates_since:
+                self._evaluates_since += now - begin
+            self._last_event = now
+
+    # -- a function that the user named
+
+    def function_begins(self) -> None:
+        """The function that is the step is called."""
+        if self._mine() and not self._begin:
+            self._end_evaluation(perf_counter_ns())
+            self._open(perf_counter_ns(), f"the call of {self.named}")
+            if not self.function.where:
+                self.function = Caller(self.named, calling_line())
+            place = self.steps[StepKind.FUNCTION].count
+            if self.recorder.wants(StepKind.FUNCTION, place):
+                self.recorder.begin(place, 1)
+
+    def function_ended(self) -> None:
+        """It returned, or raised."""
+        if self._mine() and self._begin:
+            now = perf_counter_ns()
+            if self.recorder.is_open:
+                self.recorder.keep(StepKind.FUNCTION)
+            self._add(self.steps[StepKind.FUNCTION], now, 0)
+            self._begin, self._last_event = 0, now
+
+    # -- what they share
+
+    def finish(self) -> None:
+        """The script has ended."""
+        self._look_away()
+        self._forget_call()
+        self._look_away()
+        if self._ended_by_backward:
+            self._end_backward(perf_counter_ns())
+        if self.recorder.is_open:
+            self.recorder.drop()
+
+    def leave(self) -> None:
+        """Notice nothing any more."""
+        self._look_away()
+        self.recorder.drop()
+
+    def starts_anew(self) -> None:
+        """In a child that was forked: what happened before is the parent's."""
+        self.leave()
+        StepFinder.__init__(self, skip=self.skip, only=self.only, named=self.named)
+        self.watch()
+
+    @property
+    def has_trained(self) -> bool:
+        """Whether an optimizer stepped, or a backward pass ended a step."""
+        return bool(self.steps[StepKind.OPTIMIZER].count or self.steps[StepKind.BACKWARD].count)
+
+    def _mine(self) -> bool:
+        if self._thread is None:
+            self._thread = get_ident()
+        return self._thread == get_ident()
+
+    def _open(self, begin: int, begins: str) -> None:
+        self._begin, self._nodes, self._backwards = begin, self._nodes_now(), 0
+        self._known_at_begin = self._known(begin)
+        self.begins = begins
+        if self._undecided is None:
+            self._undecided = begin, self._nodes, self._known_at_begin
+
+    def _record(self, module: nn.Module, args: Any) -> None:
+        kind = StepKind.OPTIMIZER if self.steps[StepKind.OPTIMIZER].count else StepKind.BACKWARD
+        cycle = (self.cycle or 1) if kind is StepKind.OPTIMIZER else 1
+        place = self.steps[kind].count
+        if place % cycle == 0 and self.recorder.wants(kind, place // cycle, cycle):
+            self.recorder.begin(place // cycle, cycle, module, args)
+
+    def _add(self, steps: Steps, now: int, caller: int) -> None:
+        begin = max(self._begin or self._last_event, steps.last_end)
+        nodes = self._nodes_now() - self._nodes
+        call = Call(begin, now, caller, self._backwards, nodes)
+        steps.add(call, self._known_at_begin, self._known(now))
+
+    def _known(self, now: int) -> Known:
+        running = now - self._evaluates_since if self._evaluates_since and now > self._evaluates_since else 0
+        return Known(self._loader, self._evaluation + running, self._checkpoint)
+
+    def _end_evaluation(self, now: int) -> None:
+        if self._evaluates_since:
+            self._evaluation += max(0, now - self._evaluates_since)
+            self._evaluates_since, self._last_event = 0, now
+        self._with_gradients_since = 0
+
+    def _weights_of(self, module: nn.Module) -> tuple[Weights, int]:
+        found = self._weights.get(module)
+        if found is None:
+            parameters = list(module.parameters())
+            lazy = any(isinstance(each, self._lazy) for each in parameters)
+            elements = 1 if lazy else sum(each.numel() for each in parameters)
+            found = Weights(elements, any(each.requires_grad for each in parameters)), self._modules_seen
+            self._modules_seen += 1
+            if not lazy:
+                self._weights[module] = found
+        return found
+
+    def _number_of(self, module: nn.Module) -> int:
+        weights, number = self._weights_of(module)
+        if number not in self.calls:
+            self.calls[number] = Steps()
+            self.modules[number] = Caller(type(module).__name__, calling_line()), weights
+            if self._heaviest < 0 or weights.elements > self.modules[self._heaviest][1].elements:
+                self._heaviest = number
+                self.recorder.kept.pop(StepKind.MODULE, None)
+        return number
+
+
+def calling_line() -> str:
+    """``train.py:112``: the innermost line of the user's own code that is running."""
+    frame = sys._getframe(1)
+    found = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not _is_library(file):
+            found = f"{file}:{frame.f_lineno}"
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    folder, _, name = found.rpartition("/")
+    return name if folder else found
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith(("<", *_LIBRARIES)) or "/site-packages/" in file
+
+
+_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(rooflight.__file__).parent) + "/")

@@ -1,0 +1,72 @@
+"""Runs a script or a module as ``python`` itself does, in this process: names, paths, errors and exit codes."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+from typing import Final
+
+
+def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
+    """Run the file ``target``, or with ``as_module`` the module of that name, as ``__main__``. Whatever it raises is
+    raised; its traceback, as it will be printed, begins in the script.
+    """
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    main.__dict__["__annotations__"] = {}
+    sys.modules["__main__"] = main
+    given = ["-m", target] if as_module else [target]
+    sys.orig_argv[:] = [sys.executable, *given, *arguments]
+    sys.argv[:] = [target, *arguments]
+    if not sys.flags.safe_path:
+        sys.path[0] = str(Path.cwd()) if as_module else os.path.realpath(Path(target).parent)
+    try:
+        if as_module:
+            runpy._run_module_as_main(target)  # type: ignore[attr-defined] - what python -m calls
+        else:
+            path = os.path.abspath(target)  # noqa: PTH100 - as python does: links are kept
+            loader = _Script("__main__", path)
+            main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
+            loader.exec_module(main)
+    except SystemExit:
+        raise
+    except BaseException:
+        _hide_launcher()
+        raise
+
+
+class _Script(SourceFileLoader):
+    """The loader of a main script, which is compiled anew each time and leaves no file."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+
+_OURS: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+
+
+def _hide_launcher() -> None:
+    """Print the error that is on its way out without the frames that started the script, by the hook it has now."""
+    hook = sys.excepthook
+
+    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        sys.excepthook = hook
+        inner = trace
+        while inner is not None and inner.tb_frame.f_code is not start.__code__:
+            inner = inner.tb_next
+        inner = inner.tb_next if inner is not None else trace
+        while inner is not None and _starts_scripts(inner.tb_frame.f_code.co_filename):
+            inner = inner.tb_next
+        hook(kind, error.with_traceback(inner), inner)
+
+    sys.excepthook = show
+
+
+def _starts_scripts(file: str) -> bool:
+    return file in _OURS or file == __file__

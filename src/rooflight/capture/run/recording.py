@@ -1,0 +1,108 @@
+"""Recordings of a script's steps: at most one at a time, and of each kind of step the newest one is kept."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rooflight.records.run import StepKind
+from rooflight.records.session import Session
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from rooflight.capture.record.recorder import record
+
+_MOST_BACKWARDS: Final = 4
+"""After so many backward passes without an optimizer's step, the first recording is given up: it may never end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A recorded step: its place among those of its kind, from 0, and how many calls it had."""
+
+    session: Session
+    place: int
+    cycle: int
+
+
+class Recorder:
+    """Records one step after ``skip`` steps, and one before, which serves if no other follows."""
+
+    def __init__(self, skip: int) -> None:
+        self._skip = skip
+        self._open: record | None = None
+        self._place = 0
+        self._cycle = 1
+        self.kept: dict[StepKind, Kept] = {}
+        self.broken = ""
+        self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a step is being recorded."""
+        return self._open is not None
+
+    def wants(self, kind: StepKind, place: int, cycle: int = 1) -> bool:
+        """Whether the step at this place should be recorded."""
+        kept = self.kept.get(kind)
+        if self._open is not None or self.broken:
+            return False
+        return kept is None or (place >= self._skip and (kept.place < self._skip or kept.cycle != cycle))
+
+    def again(self, kind: StepKind) -> None:
+        """Record the next step of this kind too."""
+        kept = self.kept[kind]
+        self.kept[kind] = Kept(kept.session, -1, kept.cycle)
+
+    def begin(self, place: int, cycle: int, module: nn.Module | None = None, args: Any = ()) -> None:
+        """Record from here on; ``module`` is the one that is being called, of which torch has run the hooks already."""
+        from rooflight.capture.record.recorder import record
+
+        self._place, self._cycle = place, cycle
+        recording = record(
+            memory=True, times=True, compiled_eagerly="torch._dynamo" in sys.modules, on_error=self._fails
+        )
+        try:
+            recording.__enter__()
+        except Exception as error:
+            self._fails(error)
+            return
+        self._open = recording
+        if module is not None and recording._tracker is not None:
+            recording._tracker._enter(module, args)
+
+    def keep(self, kind: StepKind, *, so_far: bool = False) -> None:
+        """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind."""
+        if self._open is None:
+            return
+        recording = self._open
+        self.taken[kind].add(self._place)
+        try:
+            if not so_far:
+                self._open = None
+                recording.__exit__()
+            session = recording.so_far()
+        except Exception as error:
+            self._fails(error)
+            return
+        if not self.broken and len(session):
+            self.kept[kind] = Kept(session, self._place, self._cycle)
+
+    def give_up_after(self, backwards: int) -> None:
+        """Drop a recording that has run for too long."""
+        if backwards >= _MOST_BACKWARDS:
+            self.drop()
+
+    def drop(self) -> None:
+        """End the recording, and keep nothing of it."""
+        if self._open is not None:
+            recording, self._open = self._open, None
+            with suppress(Exception):
+                recording.abandon()
+
+    def _fails(self, error: Exception) -> None:
+        self.broken = f"{type(error).__name__}: {error}"
+        self.drop()

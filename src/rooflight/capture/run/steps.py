@@ -1,0 +1,124 @@
+"""Steps: when each step of a script began and ended, what it did, and what lay before it."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from collections.abc import Collection
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from rooflight.records.run import Between, SameSteps
+
+_MOST: Final = 1 << 20  # calls that are kept: 56 MB
+_LONGEST_CYCLE: Final = 64
+_SIZES: Final = 6  # of steps that a report tells apart
+
+
+class Known(NamedTuple):
+    """What of the time between steps is known, in nanoseconds; the rest is "other"."""
+
+    loader: int = 0
+    evaluation: int = 0
+    checkpoint: int = 0
+
+
+class Call(NamedTuple):
+    """A step, or one call of several that make one: from ``begin`` to ``end`` (ns), by the optimizer or module number
+    ``caller``; how often backward ran in it, and how many autograd nodes it made.
+    """
+
+    begin: int
+    end: int
+    caller: int
+    backwards: int
+    nodes: int
+
+
+class Steps:
+    """The calls of one kind. Where several optimizers step in turn, a step is a cycle of their calls."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_end = 0
+        self._numbers = array("q")
+        self._newest: deque[int] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers
+        self._last = Known()
+
+    def add(self, call: Call, before: Known, after: Known) -> None:
+        """One more; ``before`` and ``after`` are how much of each known kind of time had passed when it began and
+        ended.
+        """
+        self.count += 1
+        self.last_end = call.end
+        self._newest.append(call.caller)
+        if self.count <= _MOST:
+            self._numbers.extend(call)
+            self._numbers.extend([now - last for now, last in zip(before, self._last, strict=True)])
+        self._last = after
+
+    def cycle(self) -> int | None:
+        """How many calls make a step: 1 of one optimizer. None where no cycle of several was seen twice."""
+        callers = list(self._newest)
+        if len(set(callers)) <= 1:
+            return 1
+        for length in range(2, len(callers) // 2 + 1):
+            newest = callers[-length:]
+            if newest == callers[-2 * length : -length] and set(newest) == set(callers):
+                return length
+        return None
+
+    def calls_of(self) -> Counter[int]:
+        """How often each caller called."""
+        return Counter(self._columns()[2].tolist())
+
+    def seconds(self, cycle: int = 1) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """How long each step of ``cycle`` calls took."""
+        begins, ends, *_ = self._whole(cycle)
+        return np.asarray((ends[:, -1] - begins[:, 0]) * 1e-9)
+
+    def between(self, cycle: int, left_out: Collection[int]) -> tuple[Between, ...]:
+        """What lay before a step, in the mean; the first step and those ``left_out``, by place, do not count."""
+        begins, ends, _, _, _, *known = self._whole(cycle)
+        places = np.array([place for place in range(1, len(begins)) if place not in left_out], dtype=np.int64)
+        if not len(places):
+            return ()
+        parts = {name: float(each[places, 0].sum()) for name, each in zip(Known._fields, known, strict=True)}
+        gaps = float((begins[places, 0] - ends[places - 1, -1]).sum())
+        parts["other"] = max(0.0, gaps - sum(parts.values()))
+        whole = gaps + float((ends[places, -1] - begins[places, 0]).sum())
+        return tuple(
+            Between(name=name, seconds=time / len(places) * 1e-9, share=time / whole)
+            for name, time in parts.items()
+            if time > 0 and whole > 0
+        )
+
+    def sizes(self, cycle: int = 1) -> list[tuple[int, int]]:
+        """How often backward ran in each step, and how many autograd nodes it made."""
+        _, _, _, backwards, nodes, *_ = self._whole(cycle)
+        return list(zip(backwards.sum(axis=1).tolist(), nodes.sum(axis=1).tolist(), strict=True))
+
+    def alike(self, cycle: int, recorded: int | None, left_out: Collection[int]) -> tuple[SameSteps, ...]:
+        """Steps by their size, the most frequent first; times are of those that are not ``left_out``."""
+        sizes, seconds = self.sizes(cycle), self.seconds(cycle)
+        found = []
+        for size, count in Counter(sizes).most_common(_SIZES):
+            places = [place for place, each in enumerate(sizes) if each == size]
+            timed = [float(seconds[place]) for place in places if place not in left_out]
+            median_s = float(np.median(timed)) if timed else None
+            is_recorded = recorded is not None and recorded < len(sizes) and sizes[recorded] == size
+            found.append(
+                SameSteps(count=count, backwards=size[0], nodes=size[1], median_s=median_s, recorded=is_recorded)
+            )
+        return tuple(found)
+
+    def _columns(self) -> Any:
+        width = len(Call._fields) + len(Known._fields)
+        return np.array(self._numbers, dtype=np.int64).reshape(-1, width).T
+
+    def _whole(self, cycle: int) -> list[Any]:
+        """Each column, a row a step and a column a call in it; a cycle that the script did not end is left out."""
+        columns = self._columns()
+        steps = columns.shape[1] // cycle
+        return [column[: steps * cycle].reshape(steps, cycle) for column in columns]
