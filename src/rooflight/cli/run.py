@@ -186,7 +186,7 @@ class _End:
             self._say(watch, f"{watch.watched.script} {why}: there is nothing to report")
             return
         from rooflight.capture.run.outcome import session_of
-        from rooflight.capture.run.parts import with_parts
+        from rooflight.capture.run.children import with_parts
 
         watched = watch.watched
         session = session_of(watch.finder, watched.script, watch.exit_code, watched.steps)

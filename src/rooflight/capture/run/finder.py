@@ -73,6 +73,7 @@ class StepFinder:
         self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
         self._loader = self._evaluation = self._checkpoint = 0
         self._begin = self._nodes = self._backwards = 0
+        self._backward_end = 0, 0
         self._known_at_begin = Known()
         self._last_event = perf_counter_ns()  # when what is known to lie between steps last ended
         self._in_optimizers: list[int] = []
@@ -80,7 +81,7 @@ class StepFinder:
         self._call_begin = self._call_place = self._call_recorded = 0
         self._ended_by_backward = False
         self._evaluates_since = self._with_gradients_since = 0
-        self._trains_in_eval = self._without_modules = False
+        self._trains_in_eval = self._without_modules = self._call_is_recorded = False
         self._data: object = None
         self._training_data: object = None
         self._heaviest = -1
@@ -149,7 +150,7 @@ class StepFinder:
         if not self._backwards and self.recorder.is_open and self._call_place >= self._call_recorded + _CALLS_OF_A_STEP:
             self.recorder.drop()
         if self.recorder.wants(StepKind.MODULE, self._call_place):
-            self._call_recorded = self._call_place
+            self._call_recorded, self._call_is_recorded = self._call_place, True
             self.recorder.begin(self._call_place, 1, module, args)
 
     def returned(self, module: nn.Module, _args: Any, _result: Any) -> None:
@@ -158,8 +159,8 @@ class StepFinder:
         self._forget_call()
         number = self._number_of(module)
         steps = self.calls[number]
-        at_begin = self._call_place == self._call_recorded
-        if self.recorder.is_open and number == self._heaviest and not self._backwards and at_begin:
+        if self._call_is_recorded and number == self._heaviest and not self._backwards:
+            self._call_is_recorded = False
             may_train = bool(self._begin) and self._grad() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
         known = self._known(now)
@@ -182,7 +183,11 @@ class StepFinder:
             self._forget_call()
         if self._ended_by_backward:
             self._end_backward(now)
-        if not self._begin and not self._in_optimizers:
+        if self._begin or self._in_optimizers:
+            return
+        if self._with_gradients_since:
+            self._begin_in_eval()
+        else:
             self._without_modules = True
             self._open(self._last_event, "the end of the one before")
 
@@ -193,6 +198,7 @@ class StepFinder:
         if not self.backward.where:
             self.backward = Caller("backward", calling_line())
         self._backwards += 1
+        self._backward_end = perf_counter_ns(), self._nodes_now()
         may_end = self.only is None and not self.steps[StepKind.OPTIMIZER].count
         if self.only is StepKind.BACKWARD or may_end:
             self._ended_by_backward = not self._in_optimizers
@@ -232,13 +238,17 @@ class StepFinder:
             return
         runs_model = len(args) > 1 or kwargs.get("closure") is not None
         if self._with_gradients_since and not runs_model:
-            self._trains_in_eval = True
-            begin, self._evaluates_since = self._with_gradients_since, 0
-            self._open(begin, "the first call of a module with gradients on")
+            self._begin_in_eval()
         elif runs_model:
             self._open(now, f"the call of {type(optimizer).__name__}.step, which runs the model")
         else:
             self._open(self._last_event, "the end of the one before")
+
+    def _begin_in_eval(self) -> None:
+        """The model is trained in evaluation mode, as where its batch norms are frozen."""
+        self._trains_in_eval = True
+        begin, self._evaluates_since = self._with_gradients_since, 0
+        self._open(begin, "the first call of a module with gradients on")
 
     def optimizer_ended(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Torch's hook after ``Optimizer.step``."""
@@ -352,10 +362,11 @@ class StepFinder:
         self._look_away()
         self._forget_call()
         self._look_away()
-        if self._ended_by_backward:
-            self._end_backward(perf_counter_ns())
-        if self.recorder.is_open:
-            self.recorder.drop()
+        if self._ended_by_backward:  # what the script did after it is no part of it
+            now, made = self._backward_end
+            self._nodes += self._nodes_now() - made
+            self._end_backward(now)
+        self.recorder.drop()
 
     def leave(self) -> None:
         """Notice nothing any more."""

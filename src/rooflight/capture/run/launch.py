@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
 import os
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
-from typing import Final
+from typing import Any, Final
 
 
 def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
@@ -46,6 +48,47 @@ class _Script(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
+
+
+def mark_function(file: str, name: str, mark: Callable[[Any], Any]) -> None:
+    """Let ``mark`` decorate the function ``name`` (``Class.method`` too) of ``file`` when that is loaded. Lines stay
+    where they are.
+    """
+    setattr(builtins, _MARK, mark)
+    path, load = os.path.realpath(file), SourceFileLoader.source_to_code
+
+    def marked(self: Any, data: Any, where: Any, **options: Any) -> CodeType:
+        if isinstance(where, str) and os.path.realpath(where) == path and isinstance(data, bytes):
+            data = ast.parse(data, where)
+            _decorate(data, name.split("."))
+        code: CodeType = load(self, data, where, **options)
+        return code
+
+    SourceFileLoader.source_to_code = marked  # type: ignore[assignment]
+    cached = SourceFileLoader.get_code
+
+    def anew(self: SourceFileLoader, fullname: str) -> CodeType | None:
+        if os.path.realpath(self.path) != path:
+            return cached(self, fullname)
+        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
+        return code
+
+    SourceFileLoader.get_code = anew  # type: ignore[method-assign]
+
+
+_MARK: Final = "__rooflight_step__"
+
+
+def _decorate(tree: ast.AST, names: list[str]) -> None:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for each in body if isinstance(body, list) else []:
+            if getattr(each, "name", None) != names[0]:
+                continue
+            if len(names) > 1 and isinstance(each, ast.ClassDef):
+                _decorate(each, names[1:])
+            elif len(names) == 1 and isinstance(each, ast.FunctionDef):
+                each.decorator_list.append(ast.copy_location(ast.Name(_MARK, ast.Load()), each))
 
 
 _OURS: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")

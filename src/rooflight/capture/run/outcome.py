@@ -12,7 +12,6 @@ from rooflight.capture.run.finder import Caller, StepFinder
 from rooflight.capture.run.recording import Kept
 from rooflight.capture.run.steps import Steps
 from rooflight.records.measurement import Measurement
-from rooflight.records.quantity import count_of
 from rooflight.records.run import Run, RunStep, StepKind
 from rooflight.records.session import Session
 
@@ -120,12 +119,12 @@ def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.floa
 def _seen(finder: StepFinder) -> str:
     """In words, what a script did that made no step."""
     parts: Mapping[str, int] = {
-        "call of a module without parameters": finder.losses,
-        "call of a module": sum(steps.count for steps in finder.calls.values()),
-        "backward pass": finder.steps[StepKind.BACKWARD].count,
-        "optimizer step": finder.steps[StepKind.OPTIMIZER].count,
+        "calls of modules without parameters": finder.losses,
+        "calls of modules": sum(steps.count for steps in finder.calls.values()),
+        "backward passes": finder.steps[StepKind.BACKWARD].count,
+        "optimizer steps": finder.steps[StepKind.OPTIMIZER].count,
     }
-    seen = ", ".join(count_of(count, name) for name, count in parts.items() if count)
+    seen = ", ".join(f"{count:,} {name}" for name, count in parts.items() if count)
     broken = finder.broken or finder.recorder.broken
     why = f"; watching it failed ({broken}): please report it" if broken else ""
     return (seen or "no call of a module, backward pass or optimizer step") + why

@@ -8,16 +8,14 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Final
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any
 
+from rooflight.capture.run.children import ELASTIC, follow_launched, follow_spawned, write_part
+from rooflight.capture.run.launch import mark_function
 from rooflight.capture.run.hooks import WhenImported, before_exit, install
 from rooflight.records.run import StepKind
-
-PART: Final = "part-{}.session"
-_IN_A_CHILD: Final = "from rooflight.capture.run.watch import follow; follow({!r}); "
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watched:
@@ -46,6 +44,10 @@ class Watch:
         self._ended: Callable[[Watch], None] | None = ended
         self._open_process = os.getpid()
         sys.meta_path.insert(0, WhenImported("torch", self._torch_is_there))
+        sys.meta_path.insert(0, WhenImported(ELASTIC, lambda: follow_launched(watched)))
+        if watched.only is StepKind.FUNCTION:
+            file, _, name = watched.named.rpartition(":")
+            mark_function(file, name, self.as_step)
         atexit.register(self.end)
         before_exit(self._leaves)
         os.register_at_fork(after_in_child=self._forked)
@@ -57,9 +59,24 @@ class Watch:
         try:
             self.finder = StepFinder(skip=watched.skip, only=watched.only, named=watched.named)
             install(self.finder)
-            _follow_spawned(watched)
+            follow_spawned(watched)
         except Exception as error:  # of a torch that has other names: the script is to run all the same
             self.broken = f"{type(error).__name__}: {error}"
+
+    def as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, each call of which is a step."""
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if self.finder is None:
+                return function(*args, **kwargs)
+            self.finder.function_begins()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.finder.function_ended()
+
+        return run
 
     def run(self, script: Callable[[], None]) -> None:
         """Run the script, and take note of how it ends."""
@@ -93,43 +110,6 @@ class Watch:
             with suppress(OSError):
                 os.close(self.errors)
         if self._ended is not None:
-            self._ended = _write_part
+            self._ended = write_part
         if self.finder is not None:
             self.finder.starts_anew()
-
-
-def follow(watched: dict[str, Any]) -> None:
-    """Watch this process, a child that was spawned."""
-    watched["only"] = StepKind(watched["only"]) if watched["only"] else None
-    watch = Watch(Watched(**watched), _write_part)
-    watch.is_child = True
-
-
-def _write_part(watch: Watch) -> None:
-    """Leave what a child found for its parent, if it trained."""
-    from rooflight.capture.run.outcome import session_of
-
-    finder, watched = watch.finder, watch.watched
-    if finder is None or not finder.has_trained:
-        return
-    with suppress(Exception):  # the child's own work is done, and the parent says what it missed
-        session = session_of(finder, watched.script, watch.exit_code, watched.steps)
-        session.save(Path(watched.folder) / PART.format(os.getpid()))
-
-
-def _follow_spawned(watched: Watched) -> None:
-    """Children that multiprocessing spawns run a line of Python, which begins by watching them."""
-    from multiprocessing import spawn
-
-    command = spawn.get_command_line
-    facts = {**asdict(watched), "only": str(watched.only or "")}
-    first = _IN_A_CHILD.format(facts)
-
-    def with_watching(*args: Any, **kwargs: Any) -> list[str]:
-        words = list(command(*args, **kwargs))
-        if "-c" in words:
-            place = words.index("-c") + 1
-            words[place] = first + words[place]
-        return words
-
-    spawn.get_command_line = with_watching
