@@ -97,7 +97,7 @@ def run(
     kind, named = step.chosen()
     if not module:
         if Path(target).is_dir():
-            raise IsADirectoryError(f"{target} is a folder: name the script in it, or a module with -m")
+            raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
         if not Path(target).is_file():
             raise FileNotFoundError(f"no script {target}")
     return Launch(target=target, arguments=arguments, module=module, skip=step.skip, steps=step.steps,
@@ -139,6 +139,7 @@ class Launch:
         watched = Watched(script=name, folder=str(folder), skip=self.skip, steps=self.steps, only=self.only,
                           named=self.named)  # fmt: skip
         end = _End(saved, self.outputs, environment, place)
+        sys.excepthook = sys.__excepthook__  # typer has its own
         watch = Watch(watched, end)
         with suppress(OSError):
             watch.errors = os.dup(_STDERR)

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 import rooflight
+from rooflight.capture.run.quick import hasten
 from rooflight.capture.run.recording import Recorder
-from rooflight.capture.run.steps import Call, Known, Steps
+from rooflight.capture.run.steps import Steps
 from rooflight.records.run import StepKind
 
 if TYPE_CHECKING:
@@ -55,44 +57,49 @@ class StepFinder:
         from torch.nn.parameter import UninitializedTensorMixin
 
         self.skip, self.only, self.named = skip, only, named
-        self.steps = {kind: Steps() for kind in (StepKind.OPTIMIZER, StepKind.BACKWARD, StepKind.FUNCTION)}
+        self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
         self.calls: dict[int, Steps] = {}  # of modules, by number
         self.optimizers: dict[Caller, int] = {}
         self.modules: dict[int, tuple[Caller, Weights]] = {}
         self.backward = Caller("backward", "")
         self.function = Caller(named, "")
         self.recorder = Recorder(skip)
-        self.begins = self.broken = ""
+        self.begun_by: type | None = None
+        self.broken = ""
         self.losses = 0  # calls of modules without parameters
         self.cycle: int | None = 1
         self._thread: int | None = None
+        self.hook: Callable[[nn.Module, Any], None] | None = None
+        self._model: nn.Module | None = None
         self._hooks = _global_forward_pre_hooks
         self._compiling, self._in_backward, self._nodes_now = is_dynamo_compiling, _current_graph_task_id, _get_sequence_nr
         self._grad, self._lazy = torch.is_grad_enabled, UninitializedTensorMixin
-        self._weights: WeakKeyDictionary[nn.Module, tuple[Weights, int]] = WeakKeyDictionary()
+        self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
         self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
-        self._loader = self._evaluation = self._checkpoint = 0
-        self._begin = self._nodes = self._backwards = 0
+        self.loader = self.evaluation = self.checkpoint = 0
+        self.begun = self.nodes = self.backwards = 0
         self._backward_end = 0, 0
-        self._known_at_begin = Known()
-        self._last_event = perf_counter_ns()  # when what is known to lie between steps last ended
-        self._in_optimizers: list[int] = []
+        self._known_at_begin = 0, 0, 0
+        self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
+        self.running: list[int] = []
         self._called: nn.Module | None = None
         self._call_begin = self._call_place = self._call_recorded = 0
         self._ended_by_backward = False
-        self._evaluates_since = self._with_gradients_since = 0
+        self.evaluates_since = self._with_gradients_since = 0
+        self.in_known_step = False  # a step whose backward passes are only counted
+        self._trained_in_eval: type | None = None
         self._trains_in_eval = self._without_modules = self._call_is_recorded = False
         self._data: object = None
         self._training_data: object = None
         self._heaviest = -1
         self._modules_seen = 0
-        self._undecided: tuple[int, int, Known] | None = None  # where the first step may have begun
+        self._undecided: tuple[int, int, tuple[int, int, int]] | None = None  # where the first step may have begun
 
     # -- modules
 
     def watch(self) -> None:
         """Notice calls of modules from here on."""
-        self._hooks[HOOK] = self.called  # type: ignore[index]
+        self._hooks[HOOK] = self.hook or self.called  # type: ignore[index]
 
     def _look_away(self) -> None:
         self._hooks.pop(HOOK, None)  # type: ignore[call-overload]
@@ -102,13 +109,9 @@ class StepFinder:
         if self._compiling() or not self._mine() or self._in_backward() != -1:
             return
         now = perf_counter_ns()
-        if self.only is StepKind.FUNCTION:
+        if self.only is not None and self._is_chosen(module, args, now):
             return
-        if self.only is StepKind.MODULE:
-            if type(module).__name__ == self.named:
-                self._call(module, args, now)
-            return
-        weights, _ = self._weights_of(module)
+        _, weights, _ = self._weights_of(module)
         if not weights.elements:
             self.losses += 1
             return
@@ -117,23 +120,30 @@ class StepFinder:
             self._end_backward(now)
         if grad and weights.trained and (module.training or self._trains_in_eval):
             self._trains(module, args, now)
-        elif not self._begin:
+        elif not self.begun:
             if grad and weights.trained and not self._with_gradients_since:
-                self._with_gradients_since = now
-            if not self._evaluates_since and self.has_trained:
-                self._evaluates_since = now
+                self._with_gradients_since, self._trained_in_eval = now, type(module)
+            if not self.evaluates_since and self.has_trained:
+                self.evaluates_since = now
             self._call(module, args, now)
 
+    def _is_chosen(self, module: nn.Module, args: Any, now: int) -> bool:
+        """Whether only calls of a module or function that the user named are looked at."""
+        if self.only is StepKind.MODULE and type(module).__name__ == self.named:
+            self._call(module, args, now)
+        return self.only in (StepKind.MODULE, StepKind.FUNCTION)
+
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:
-        decided = self.steps[StepKind.OPTIMIZER].count > 0
-        begins = not self._begin
+        decided = self.by_optimizer.count > 0
+        begins = not self.begun
         if begins:
             self._end_evaluation(now)
             self._training_data = self._data
-            self._open(now, f"the first call of {type(module).__name__} with gradients on")
-        if (begins or self._in_optimizers) and self.has_trained:
+            self._open(now, module)
+        if (begins or self.running) and not self.recorder.settled and self.has_trained:
             self._record(module, args)
         if decided:
+            self._model = module if begins and not self.running else None
             self._look_away()
         else:
             self._call(module, args, now)
@@ -147,7 +157,7 @@ class StepFinder:
         if self.has_trained or number != self._heaviest:
             return
         self._call_place = self.calls[number].count
-        if not self._backwards and self.recorder.is_open and self._call_place >= self._call_recorded + _CALLS_OF_A_STEP:
+        if not self.backwards and self.recorder.is_open and self._call_place >= self._call_recorded + _CALLS_OF_A_STEP:
             self.recorder.drop()
         if self.recorder.wants(StepKind.MODULE, self._call_place):
             self._call_recorded, self._call_is_recorded = self._call_place, True
@@ -159,12 +169,11 @@ class StepFinder:
         self._forget_call()
         number = self._number_of(module)
         steps = self.calls[number]
-        if self._call_is_recorded and number == self._heaviest and not self._backwards:
+        if self._call_is_recorded and number == self._heaviest and not self.backwards:
             self._call_is_recorded = False
-            may_train = bool(self._begin) and self._grad() and self.only is None
+            may_train = bool(self.begun) and self._grad() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
-        known = self._known(now)
-        steps.add(Call(self._call_begin, now, number, 0, 0), known, known)
+        steps.add(self._call_begin, now, number, 0, 0, self._known(now))
 
     def _forget_call(self) -> None:
         module, self._called = self._called, None
@@ -183,13 +192,13 @@ class StepFinder:
             self._forget_call()
         if self._ended_by_backward:
             self._end_backward(now)
-        if self._begin or self._in_optimizers:
+        if self.begun or self.running:
             return
         if self._with_gradients_since:
             self._begin_in_eval()
         else:
             self._without_modules = True
-            self._open(self._last_event, "the end of the one before")
+            self._open(self.last_event)
 
     def backward_ended(self) -> None:
         """It returned; whether it ended a step shows later."""
@@ -197,17 +206,17 @@ class StepFinder:
             return
         if not self.backward.where:
             self.backward = Caller("backward", calling_line())
-        self._backwards += 1
+        self.backwards += 1
         self._backward_end = perf_counter_ns(), self._nodes_now()
-        may_end = self.only is None and not self.steps[StepKind.OPTIMIZER].count
+        may_end = self.only is None and not self.by_optimizer.count
         if self.only is StepKind.BACKWARD or may_end:
-            self._ended_by_backward = not self._in_optimizers
+            self._ended_by_backward = not self.running
             self.watch()
 
     def _end_backward(self, now: int) -> None:
         """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it."""
         self._ended_by_backward = False
-        steps = self.steps[StepKind.BACKWARD]
+        steps = self.by_backward
         place = steps.count
         self._add(steps, now, 0)
         recorder = self.recorder
@@ -215,8 +224,8 @@ class StepFinder:
             first = place < self.skip and not self.only
             recorder.keep(StepKind.BACKWARD, so_far=first)
             recorder.give_up_after(place + 1)
-        self._begin, self._last_event = 0, now
-        self._backwards = 0
+        self.begun, self.last_event = 0, now
+        self.backwards = 0
         if self._without_modules and recorder.wants(StepKind.BACKWARD, steps.count):
             recorder.begin(steps.count, 1)
 
@@ -227,43 +236,41 @@ class StepFinder:
         if self.only not in (None, StepKind.OPTIMIZER):
             return
         if get_ident() != self._thread:
-            if self.steps[StepKind.OPTIMIZER].count:
+            if self.by_optimizer.count:
                 return
             self._thread = get_ident()
         now, key = perf_counter_ns(), id(optimizer)
-        if key in self._in_optimizers:  # an error ended that call
-            self._in_optimizers.clear()
-        self._in_optimizers.append(key)
-        if len(self._in_optimizers) > 1 or self._begin:
+        if key in self.running:  # an error ended that call
+            self.running.clear()
+        self.running.append(key)
+        if len(self.running) > 1 or self.begun:
             return
         runs_model = len(args) > 1 or kwargs.get("closure") is not None
         if self._with_gradients_since and not runs_model:
             self._begin_in_eval()
         elif runs_model:
-            self._open(now, f"the call of {type(optimizer).__name__}.step, which runs the model")
+            self._open(now, optimizer)
         else:
-            self._open(self._last_event, "the end of the one before")
+            self._open(self.last_event)
 
     def _begin_in_eval(self) -> None:
         """The model is trained in evaluation mode, as where its batch norms are frozen."""
         self._trains_in_eval = True
-        begin, self._evaluates_since = self._with_gradients_since, 0
-        self._open(begin, "the first call of a module with gradients on")
+        begin, self.evaluates_since = self._with_gradients_since, 0
+        self._open(begin, self._trained_in_eval)
 
     def optimizer_ended(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Torch's hook after ``Optimizer.step``."""
-        if get_ident() != self._thread or not self._in_optimizers:
+        if get_ident() != self._thread or not self.running:
             return
-        self._in_optimizers.pop()
-        if self._in_optimizers:
+        self.running.pop()
+        if self.running:
             return
-        now, steps = perf_counter_ns(), self.steps[StepKind.OPTIMIZER]
-        number = self._numbers.get(id(optimizer))
-        if number is None:
-            number = self._numbers[id(optimizer)] = self._optimizer_number(optimizer)
-        if not steps.count and self.steps[StepKind.BACKWARD].count and self._undecided is not None:
-            self._begin, self._nodes, self._known_at_begin = self._undecided
-            self._backwards += self.steps[StepKind.BACKWARD].count
+        now, steps = perf_counter_ns(), self.by_optimizer
+        number = self.number_of(optimizer)
+        if not steps.count and self.by_backward.count and self._undecided is not None:
+            self.begun, self.nodes, self._known_at_begin = self._undecided
+            self.backwards += self.by_backward.count
         self._add(steps, now, number)
         self._ended_by_backward = False
         if self.cycle is None:
@@ -272,23 +279,31 @@ class StepFinder:
         cycle = self.cycle or 1
         if recorder.is_open and (place % cycle == 0 or self.cycle is None):
             recorder.keep(StepKind.OPTIMIZER)
-        self._begin = self._backwards = self._with_gradients_since = 0
-        self._last_event = now
+        self.begun = self.backwards = self._with_gradients_since = 0
+        self.last_event = now
         self._forget_call()
         self.watch()
         if self._without_modules:
             self._record_at_end()
+        elif recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1:
+            hasten(self, self._model, optimizer, HOOK)
+            self.watch()
 
-    def _optimizer_number(self, optimizer: Any) -> int:
-        """Those of one class at one line are one: a script may make a new one for each epoch."""
+    def number_of(self, optimizer: Any) -> int:
+        """Its number. Those of one class at one line are one: a script may make a new one for each epoch."""
+        known = self._numbers.get(id(optimizer))
+        if known is not None:
+            return known
         caller = Caller(f"{type(optimizer).__name__}.step", calling_line())
         number = self.optimizers.setdefault(caller, len(self.optimizers))
         if number == len(self.optimizers) - 1:
             self.cycle = None if number else 1
+            self.recorder.settled = False
+        self._numbers[id(optimizer)] = number
         return number
 
     def _record_at_end(self) -> None:
-        place = self.steps[StepKind.OPTIMIZER].count
+        place = self.by_optimizer.count
         cycle = self.cycle or 1
         if place % cycle == 0 and self.recorder.wants(StepKind.OPTIMIZER, place // cycle, cycle):
             self.recorder.begin(place // cycle, cycle)
@@ -301,59 +316,59 @@ class StepFinder:
         self._forget_call()
         if self._ended_by_backward:
             self._end_backward(now)
-        if self._begin:
+        if self.begun:
             return 0
         if data is self._training_data:
             self._end_evaluation(now)
-        elif self._training_data is not None and not self._evaluates_since:
-            self._evaluates_since = now
+        elif self._training_data is not None and not self.evaluates_since:
+            self.evaluates_since = now
         self._data = data
-        return 0 if self._evaluates_since else now
+        return 0 if self.evaluates_since else now
 
     def loader_ended(self, begin: int) -> None:
         """It has the batch."""
         now = perf_counter_ns()
         if begin:
-            self._loader += now - begin
-            self._last_event = now
+            self.loader += now - begin
+            self.last_event = now
 
     def checkpoint_begins(self) -> int:
         """A file is saved. Returns when, or 0 within a step."""
         now = perf_counter_ns()
         if self._ended_by_backward:
             self._end_backward(now)
-        return 0 if self._begin else now
+        return 0 if self.begun else now
 
     def checkpoint_ended(self, begin: int) -> None:
         """It is written."""
         if begin:
             now = perf_counter_ns()
-            self._checkpoint += now - begin
-            if self._evaluates_since:
-                self._evaluates_since += now - begin
-            self._last_event = now
+            self.checkpoint += now - begin
+            if self.evaluates_since:
+                self.evaluates_since += now - begin
+            self.last_event = now
 
     # -- a function that the user named
 
     def function_begins(self) -> None:
         """The function that is the step is called."""
-        if self._mine() and not self._begin:
+        if self._mine() and not self.begun:
             self._end_evaluation(perf_counter_ns())
-            self._open(perf_counter_ns(), f"the call of {self.named}")
+            self._open(perf_counter_ns(), self)
             if not self.function.where:
                 self.function = Caller(self.named, calling_line())
-            place = self.steps[StepKind.FUNCTION].count
+            place = self.by_function.count
             if self.recorder.wants(StepKind.FUNCTION, place):
                 self.recorder.begin(place, 1)
 
     def function_ended(self) -> None:
         """It returned, or raised."""
-        if self._mine() and self._begin:
+        if self._mine() and self.begun:
             now = perf_counter_ns()
             if self.recorder.is_open:
                 self.recorder.keep(StepKind.FUNCTION)
-            self._add(self.steps[StepKind.FUNCTION], now, 0)
-            self._begin, self._last_event = 0, now
+            self._add(self.by_function, now, 0)
+            self.begun, self.last_event = 0, now
 
     # -- what they share
 
@@ -364,7 +379,7 @@ class StepFinder:
         self._look_away()
         if self._ended_by_backward:  # what the script did after it is no part of it
             now, made = self._backward_end
-            self._nodes += self._nodes_now() - made
+            self.nodes += self._nodes_now() - made
             self._end_backward(now)
         self.recorder.drop()
 
@@ -382,57 +397,57 @@ class StepFinder:
     @property
     def has_trained(self) -> bool:
         """Whether an optimizer stepped, or a backward pass ended a step."""
-        return bool(self.steps[StepKind.OPTIMIZER].count or self.steps[StepKind.BACKWARD].count)
+        return bool(self.by_optimizer.count or self.by_backward.count)
 
     def _mine(self) -> bool:
         if self._thread is None:
             self._thread = get_ident()
         return self._thread == get_ident()
 
-    def _open(self, begin: int, begins: str) -> None:
-        self._begin, self._nodes, self._backwards = begin, self._nodes_now(), 0
+    def _open(self, begin: int, by: object = None) -> None:
+        """A step begins, by a call of a module or optimizer, or where the one before ended."""
+        self.begun, self.nodes, self.backwards = begin, self._nodes_now(), 0
         self._known_at_begin = self._known(begin)
-        self.begins = begins
+        self.begun_by = by if by is None or isinstance(by, type) else type(by)
         if self._undecided is None:
-            self._undecided = begin, self._nodes, self._known_at_begin
+            self._undecided = begin, self.nodes, self._known_at_begin
 
     def _record(self, module: nn.Module, args: Any) -> None:
-        kind = StepKind.OPTIMIZER if self.steps[StepKind.OPTIMIZER].count else StepKind.BACKWARD
+        kind = StepKind.OPTIMIZER if self.by_optimizer.count else StepKind.BACKWARD
         cycle = (self.cycle or 1) if kind is StepKind.OPTIMIZER else 1
-        place = self.steps[kind].count
+        place = (self.by_optimizer if kind is StepKind.OPTIMIZER else self.by_backward).count
         if place % cycle == 0 and self.recorder.wants(kind, place // cycle, cycle):
             self.recorder.begin(place // cycle, cycle, module, args)
 
     def _add(self, steps: Steps, now: int, caller: int) -> None:
-        begin = max(self._begin or self._last_event, steps.last_end)
-        nodes = self._nodes_now() - self._nodes
-        call = Call(begin, now, caller, self._backwards, nodes)
-        steps.add(call, self._known_at_begin, self._known(now))
+        begin = max(self.begun or self.last_event, steps.last_end)
+        steps.add(begin, now, caller, self.backwards, self._nodes_now() - self.nodes, self._known_at_begin)
 
-    def _known(self, now: int) -> Known:
-        running = now - self._evaluates_since if self._evaluates_since and now > self._evaluates_since else 0
-        return Known(self._loader, self._evaluation + running, self._checkpoint)
+    def _known(self, now: int) -> tuple[int, int, int]:
+        running = now - self.evaluates_since if self.evaluates_since and now > self.evaluates_since else 0
+        return self.loader, self.evaluation + running, self.checkpoint
 
     def _end_evaluation(self, now: int) -> None:
-        if self._evaluates_since:
-            self._evaluation += max(0, now - self._evaluates_since)
-            self._evaluates_since, self._last_event = 0, now
+        if self.evaluates_since:
+            self.evaluation += max(0, now - self.evaluates_since)
+            self.evaluates_since, self.last_event = 0, now
         self._with_gradients_since = 0
 
-    def _weights_of(self, module: nn.Module) -> tuple[Weights, int]:
-        found = self._weights.get(module)
-        if found is None:
+    def _weights_of(self, module: nn.Module) -> tuple[ref[nn.Module], Weights, int]:
+        found = self._weights.get(id(module))
+        if found is None or found[0]() is not module:
             parameters = list(module.parameters())
             lazy = any(isinstance(each, self._lazy) for each in parameters)
             elements = 1 if lazy else sum(each.numel() for each in parameters)
-            found = Weights(elements, any(each.requires_grad for each in parameters)), self._modules_seen
+            trained = any(each.requires_grad for each in parameters)
+            found = ref(module), Weights(elements, trained), self._modules_seen
             self._modules_seen += 1
             if not lazy:
-                self._weights[module] = found
+                self._weights[id(module)] = found
         return found
 
     def _number_of(self, module: nn.Module) -> int:
-        weights, number = self._weights_of(module)
+        _, weights, number = self._weights_of(module)
         if number not in self.calls:
             self.calls[number] = Steps()
             self.modules[number] = Caller(type(module).__name__, calling_line()), weights

@@ -5,6 +5,7 @@ loaders and checkpoints. Children that are forked, or spawned by multiprocessing
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -69,6 +70,9 @@ def install(finder: StepFinder) -> None:
     def watched_backward(*args: Any, **kwargs: Any) -> Any:
         if in_backward() != -1 or not kwargs.get("accumulate_grad"):
             return run_backward(*args, **kwargs)
+        if finder.in_known_step:
+            finder.backwards += 1
+            return run_backward(*args, **kwargs)
         finder.backward_begins()
         found = run_backward(*args, **kwargs)
         finder.backward_ended()
@@ -126,6 +130,36 @@ def _unharmed(finder: StepFinder, method: Callable[..., Any]) -> Callable[..., A
             return None
 
     return run
+
+
+def before_terminated(then: Callable[[int], None]) -> Callable[[], None]:
+    """Call ``then`` with -15 before SIGTERM ends the process, unless the script handles it; what the script sees of the
+    signal is as ever. Returns what a child that was forked calls, to have no handler.
+    """
+    number, default, set_handler, get_handler = signal.SIGTERM, signal.SIG_DFL, signal.signal, signal.getsignal
+
+    def ends(*_: object) -> None:
+        set_handler(number, default)
+        then(-number)
+        os.kill(os.getpid(), number)
+
+    def shown(handler: Any) -> Any:
+        return default if handler is ends else handler
+
+    @wraps(set_handler)
+    def watched_signal(signalnum: int, handler: Any) -> Any:
+        return shown(set_handler(signalnum, ends if signalnum == number and handler == default else handler))
+
+    if get_handler(number) == default:
+        set_handler(number, ends)
+        signal.signal, signal.getsignal = watched_signal, wraps(get_handler)(lambda each: shown(get_handler(each)))
+
+    def undo() -> None:
+        if get_handler(number) is ends:
+            set_handler(number, default)
+        signal.signal, signal.getsignal = set_handler, get_handler
+
+    return undo
 
 
 def before_exit(then: Callable[[int], None]) -> None:

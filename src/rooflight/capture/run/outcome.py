@@ -42,7 +42,7 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
             name=caller.name,
             where=caller.where,
             count=steps.count // cycle,
-            begins=finder.begins if kind is not StepKind.MODULE else f"the call of {caller.name}",
+            begins=_begins(finder.begun_by) if kind in _WITH_A_BEGIN else f"the call of {caller.name}",
             recorded=None if place is None else place + 1,
             calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
         ),
@@ -54,11 +54,20 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
     return _with_times(replace(session, run=run), times)
 
 
+_WITH_A_BEGIN: Final = (StepKind.OPTIMIZER, StepKind.BACKWARD)
+
+
+def _begins(by: type | None) -> str:
+    if by is None:
+        return "the end of the one before"
+    if any(each.__name__ == "Optimizer" for each in by.__mro__):
+        return f"the call of {by.__name__}.step, which runs the model"
+    return f"the first call of {by.__name__} with gradients on"
+
+
 def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller]:
     """The first kind that ran, in the order in which they mean steps."""
-    optimizer, backward, function = (
-        finder.steps[kind] for kind in (StepKind.OPTIMIZER, StepKind.BACKWARD, StepKind.FUNCTION)
-    )
+    optimizer, backward, function = finder.by_optimizer, finder.by_backward, finder.by_function
     if function.count:
         return StepKind.FUNCTION, function, finder.function
     if optimizer.count:
@@ -121,8 +130,8 @@ def _seen(finder: StepFinder) -> str:
     parts: Mapping[str, int] = {
         "calls of modules without parameters": finder.losses,
         "calls of modules": sum(steps.count for steps in finder.calls.values()),
-        "backward passes": finder.steps[StepKind.BACKWARD].count,
-        "optimizer steps": finder.steps[StepKind.OPTIMIZER].count,
+        "backward passes": finder.by_backward.count,
+        "optimizer steps": finder.by_optimizer.count,
     }
     seen = ", ".join(f"{count:,} {name}" for name, count in parts.items() if count)
     broken = finder.broken or finder.recorder.broken

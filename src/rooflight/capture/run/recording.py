@@ -38,6 +38,8 @@ class Recorder:
         self._cycle = 1
         self.kept: dict[StepKind, Kept] = {}
         self.broken = ""
+        self.settled = False
+        """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
 
     @property
@@ -90,6 +92,7 @@ class Recorder:
             return
         if not self.broken and len(session):
             self.kept[kind] = Kept(session, self._place, self._cycle)
+            self.settled = kind is StepKind.OPTIMIZER and self._place >= self._skip
 
     def give_up_after(self, backwards: int) -> None:
         """Drop a recording that has run for too long."""

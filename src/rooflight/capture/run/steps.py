@@ -5,35 +5,20 @@ from __future__ import annotations
 from array import array
 from collections import Counter, deque
 from collections.abc import Collection
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from rooflight.records.run import Between, SameSteps
 
-_MOST: Final = 1 << 20  # calls that are kept: 56 MB
+_MOST: Final = 1 << 20  # calls that are kept: 64 MB
 _LONGEST_CYCLE: Final = 64
 _SIZES: Final = 6  # of steps that a report tells apart
 
 
-class Known(NamedTuple):
-    """What of the time between steps is known, in nanoseconds; the rest is "other"."""
-
-    loader: int = 0
-    evaluation: int = 0
-    checkpoint: int = 0
-
-
-class Call(NamedTuple):
-    """A step, or one call of several that make one: from ``begin`` to ``end`` (ns), by the optimizer or module number
-    ``caller``; how often backward ran in it, and how many autograd nodes it made.
-    """
-
-    begin: int
-    end: int
-    caller: int
-    backwards: int
-    nodes: int
+KNOWN: Final = ("loader", "evaluation", "checkpoint")
+"""What of the time between steps is known; the rest is "other"."""
+_WIDTH: Final = 5 + len(KNOWN)
 
 
 class Steps:
@@ -44,19 +29,17 @@ class Steps:
         self.last_end = 0
         self._numbers = array("q")
         self._newest: deque[int] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers
-        self._last = Known()
 
-    def add(self, call: Call, before: Known, after: Known) -> None:
-        """One more; ``before`` and ``after`` are how much of each known kind of time had passed when it began and
-        ended.
+    def add(self, begin: int, end: int, caller: int, backwards: int, nodes: int, known: tuple[int, int, int]) -> None:
+        """One more, from ``begin`` to ``end`` (ns), by the optimizer or module number ``caller``: how often backward
+        ran in it, how many autograd nodes it made, and how many ns of each ``known`` kind had passed when it began.
+        None pass within it.
         """
         self.count += 1
-        self.last_end = call.end
-        self._newest.append(call.caller)
+        self.last_end = end
+        self._newest.append(caller)
         if self.count <= _MOST:
-            self._numbers.extend(call)
-            self._numbers.extend([now - last for now, last in zip(before, self._last, strict=True)])
-        self._last = after
+            self._numbers.extend((begin, end, caller, backwards, nodes, *known))
 
     def cycle(self) -> int | None:
         """How many calls make a step: 1 of one optimizer. None where no cycle of several was seen twice."""
@@ -80,11 +63,14 @@ class Steps:
 
     def between(self, cycle: int, left_out: Collection[int]) -> tuple[Between, ...]:
         """What lay before a step, in the mean; the first step and those ``left_out``, by place, do not count."""
-        begins, ends, _, _, _, *known = self._whole(cycle)
+        begins, ends, _, _, _, *until = self._whole(cycle)
         places = np.array([place for place in range(1, len(begins)) if place not in left_out], dtype=np.int64)
         if not len(places):
             return ()
-        parts = {name: float(each[places, 0].sum()) for name, each in zip(Known._fields, known, strict=True)}
+        parts = {
+            name: float((each[places, 0] - each[places - 1, -1]).sum())
+            for name, each in zip(KNOWN, until, strict=True)
+        }
         gaps = float((begins[places, 0] - ends[places - 1, -1]).sum())
         parts["other"] = max(0.0, gaps - sum(parts.values()))
         whole = gaps + float((ends[places, -1] - begins[places, 0]).sum())
@@ -114,8 +100,7 @@ class Steps:
         return tuple(found)
 
     def _columns(self) -> Any:
-        width = len(Call._fields) + len(Known._fields)
-        return np.array(self._numbers, dtype=np.int64).reshape(-1, width).T
+        return np.array(self._numbers, dtype=np.int64).reshape(-1, _WIDTH).T
 
     def _whole(self, cycle: int) -> list[Any]:
         """Each column, a row a step and a column a call in it; a cycle that the script did not end is left out."""

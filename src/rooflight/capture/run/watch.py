@@ -14,7 +14,7 @@ from typing import Any
 
 from rooflight.capture.run.children import ELASTIC, follow_launched, follow_spawned, write_part
 from rooflight.capture.run.launch import mark_function
-from rooflight.capture.run.hooks import WhenImported, before_exit, install
+from rooflight.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.records.run import StepKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Watch:
         self.watched = watched
         self.exit_code: int | None = 0
         self.finder: Any = None
-        self.is_child = False
+        self.forks = 0
         self.broken = ""
         self.errors = -1  # a descriptor of standard error that the script does not know, closed in children
         self._ended: Callable[[Watch], None] | None = ended
@@ -50,7 +50,8 @@ class Watch:
             mark_function(file, name, self.as_step)
         atexit.register(self.end)
         before_exit(self._leaves)
-        os.register_at_fork(after_in_child=self._forked)
+        self._forget_signal = before_terminated(self._leaves)
+        os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
 
     def _torch_is_there(self) -> None:
         from rooflight.capture.run.finder import StepFinder
@@ -104,8 +105,12 @@ class Watch:
             self.exit_code = code
             self.end()
 
+    def _forks(self) -> None:
+        self.forks += 1
+
     def _forked(self) -> None:
-        self.is_child, self._open_process = True, os.getpid()
+        self._forget_signal()
+        self._open_process = os.getpid()
         if self.errors >= 0:
             with suppress(OSError):
                 os.close(self.errors)
