@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
@@ -49,6 +50,10 @@ class AnalyzeOutput(Output):
     top: Annotated[int, Option("Rows of the long tables.", "N")] = 10
     save: Annotated[Path | None, Option("Save the session to this file.", "FILE")] = None
     brief: Annotated[bool, Option("Print the first screen alone.")] = False
+    calibrate: Annotated[
+        bool,
+        Option("Measure this machine's roofs first if they are not known.", flags=("--calibrate/--no-calibrate",)),
+    ] = True
 
 
 def analyze(
@@ -94,6 +99,7 @@ def analyze(
       rooflight analyze rank0.session rank1.session
       rooflight analyze folder/of/traces --executor ray
     """
+    from rooflight.front.device import without_calibrating
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
     from rooflight.traces.file.discovery import traces_in
 
@@ -108,7 +114,7 @@ def analyze(
     _check(measured, trace, read_on, output, several=several)
     asked = _Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top)
     failed: list[Exception] = []
-    with running(outputs) as progress:
+    with running(outputs) as progress, nullcontext() if output.calibrate else without_calibrating():
         report = (
             asked.of_ranks(read_on, progress)
             if several

@@ -82,7 +82,9 @@ def main() -> None:
     if "run" in words and all(word.startswith("-") for word in words[: words.index("run")]):
         own = words[: words.index("run")]
         code = ended(lambda: _run(own, launched), debug="--debug" in own)
-        sys.exit(launched[0].start() if launched else code)
+        for launch in launched:
+            launch.start()
+        sys.exit(code)
     if sys.stderr is None:  # closed by the caller; print would write to standard output instead
         sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - for the rest of the process
     for stream in (sys.stdout, sys.stderr):

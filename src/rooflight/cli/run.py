@@ -21,7 +21,7 @@ from rooflight.records.options import Option
 from rooflight.records.run import StepKind
 
 if TYPE_CHECKING:
-    from rooflight.capture.run.watch import Watch, Watched
+    from rooflight.capture.run.watch import Watch
     from rooflight.records.session import Session
 
 _KEPT_RUNS: Final = 20
@@ -37,9 +37,7 @@ class StepOptions:
     skip: Annotated[int, Option("Steps for warming up before one is recorded.", "N", least=0)] = 2
     step: Annotated[
         str | None,
-        Option(
-            "What a step is: optimizer, backward, module:CLASS or function:FILE:NAME. [default: as found]", "KIND"
-        ),
+        Option("What a step is: optimizer, backward, module:CLASS or function:FILE:NAME. [default: as found]", "KIND"),
     ] = None
 
     def chosen(self) -> tuple[StepKind | None, str]:
@@ -61,9 +59,7 @@ class StepOptions:
 class RunOutput(Output):
     """Where the report and the session go."""
 
-    save: Annotated[
-        Path | None, Option("Save the session to this file. [default: in the cache folder]", "FILE")
-    ] = None
+    save: Annotated[Path | None, Option("Save the session to this file. [default: in the cache folder]", "FILE")] = None
 
 
 def run(
@@ -129,13 +125,15 @@ class Launch:
 
     def start(self) -> None:
         """Run the script in this process; whatever it raises is raised."""
+        from rooflight.capture.run.children import Watched
         from rooflight.capture.run.launch import start
-        from rooflight.capture.run.watch import Watch, Watched
+        from rooflight.capture.run.watch import Watch
 
         name = self.target if self.module else Path(self.target).name
         environment, place = dict(os.environ), Path.cwd()
         folder = _folder() / f"parts-{os.getpid()}"
-        saved = Path(os.path.abspath(self.save)) if self.save else _folder() / f"{_plain(name)}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"  # noqa: E501, PTH100
+        unnamed = _folder() / f"{_plain(name)}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
+        saved = Path.cwd() / self.save if self.save else unnamed
         watched = Watched(script=name, folder=str(folder), skip=self.skip, steps=self.steps, only=self.only,
                           named=self.named)  # fmt: skip
         end = _End(saved, self.outputs, environment, place)
@@ -186,8 +184,8 @@ class _End:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
             self._say(watch, f"{watch.watched.script} {why}: there is nothing to report")
             return
-        from rooflight.capture.run.outcome import session_of
         from rooflight.capture.run.children import with_parts
+        from rooflight.capture.run.outcome import session_of
 
         watched = watch.watched
         session = session_of(watch.finder, watched.script, watch.exit_code, watched.steps)
@@ -212,8 +210,10 @@ class _End:
     def _analyze(self, watch: Watch, path: Path) -> None:
         command = [sys.executable, "-P", "-m", "rooflight", "analyze", str(path), "--brief", *self.outputs]
         errors = watch.errors if watch.errors >= 0 else _STDERR
-        streams = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        streams += [(os.POSIX_SPAWN_DUP2, errors, to) for to in (1, _STDERR)]  # type: ignore[list-item]
+        if not os.isatty(errors):  # in a pipe nobody waits for half a minute of calibrating
+            command.append("--no-calibrate")
+        streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        streams += [(os.POSIX_SPAWN_DUP2, errors, to) for to in (1, _STDERR)]
         child = os.posix_spawn(sys.executable, command, self.environment, file_actions=streams)
         try:
             os.waitpid(child, 0)

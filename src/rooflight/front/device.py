@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from os import PathLike, fspath
 from typing import Final
 
@@ -28,6 +30,20 @@ Progress = Callable[[str], None]
 CalibrationWarning = calibrations.CalibrationWarning
 
 _TAKES_S: Final[dict[DeviceKind, int]] = {"cpu": 20, "cuda": 40}
+
+
+UNCALIBRATED: Final = "its roofs were never measured: rooflight calibrate does that, in 20 s"
+_may_calibrate: ContextVar[bool] = ContextVar("may_calibrate", default=True)
+
+
+@contextmanager
+def without_calibrating() -> Iterator[None]:
+    """In the block a device at hand that was never calibrated has no roofs, or those of its datasheet."""
+    token = _may_calibrate.set(False)
+    try:
+        yield
+    finally:
+        _may_calibrate.reset(token)
 
 
 def log_progress(text: str) -> None:
@@ -124,6 +140,8 @@ def current_device(
     ):
         return devices.get(cpu_model())
     known = devices.get(cuda_name() or "no GPU") if kind == "cuda" else None
+    if not _may_calibrate.get():
+        return known or DeviceSpec(name=cpu_model(), vendor="", architecture="", kind="cpu", notes=(UNCALIBRATED,))
     try:
         return calibrate(kind, threads=threads, progress=progress)
     except RuntimeError as error:

@@ -17,9 +17,9 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
-    """The step of a script: ``count`` of ``name`` ran, called at ``where`` (``train.py:112``), each from what ``begins``
-    says. ``calls``: how often each of several optimizers stepped. ``recorded`` is the number of the recorded step, from
-    1; None where none could be.
+    """The step of a script: ``count`` of ``name`` ran, called at ``where`` (``train.py:112``), each from what
+    ``begins`` says. ``calls``: how often each of several optimizers stepped. ``recorded`` is the number of the recorded
+    step, from 1; None where none could be.
     """
 
     kind: StepKind
@@ -33,7 +33,9 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """What lay between steps: seconds in the mean of a step, and their ``share`` of a step with all that lies between."""
+    """What lay between steps: seconds in the mean of a step, and their ``share`` of the time from the first step's end
+    to the last's.
+    """
 
     name: str
     seconds: float

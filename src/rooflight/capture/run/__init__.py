@@ -1,5 +1,7 @@
 """A script run as it is, watched from outside: ``rooflight run``.
 
-``launch`` runs it as ``python`` would, ``hooks`` waits for its import of torch and sets the hooks, ``finder`` tells from
-their calls where its steps begin and end and records one, ``steps`` are their times, ``ending`` writes the session.
+- ``launch`` runs it as ``python`` does, ``watch`` is there from before it to its end, ``children`` follows processes.
+- ``hooks`` waits until it imports torch, and sets hooks there. From their calls ``finder`` tells where steps begin and
+  end; ``quick`` does the same for a step that is known, at a third of the time.
+- ``recording`` records a step; ``steps`` has the times of all; ``outcome`` makes a session of both.
 """

@@ -9,43 +9,36 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.records.run import StepKind
 
 if TYPE_CHECKING:
-    from rooflight.capture.run.watch import Watch, Watched
     from rooflight.records.session import Session
 
 ELASTIC: Final = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 """The module by which torchrun starts its workers."""
-_BEGINS: Final = "from rooflight.capture.run.children import {0}; {0}({1!r}); "
+_BEGINS: Final = "from rooflight.capture.run.watch import {0}; {0}({1!r}); "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """What is watched: ``skip`` steps are for warming up, ``steps`` after them are timed, or all. ``only`` is the kind
+    of step that the user chose, ``named`` its module or function. ``folder`` is where children put their parts.
+    """
+
+    script: str
+    folder: str
+    skip: int = 2
+    steps: int | None = None
+    only: StepKind | None = None
+    named: str = ""
 
 
 def _facts(watched: Watched) -> dict[str, Any]:
     return {**asdict(watched), "only": str(watched.only or "")}
-
-
-def _watch(facts: dict[str, Any]) -> Watch:
-    from rooflight.capture.run.watch import Watch, Watched
-
-    only = StepKind(facts["only"]) if facts["only"] else None
-    return Watch(Watched(**{**facts, "only": only}), write_part)
-
-
-def spawned(facts: dict[str, Any]) -> None:
-    """Watch this process, which multiprocessing spawned."""
-    _watch(facts)
-
-
-def launched(facts: dict[str, Any]) -> None:
-    """Watch this process, and run the script that the launcher named; ``sys.argv`` is that of ``python -c``."""
-    from rooflight.capture.run.launch import start
-
-    as_module, (target, *arguments) = sys.argv[1] == "-m", sys.argv[2:]
-    _watch(facts).run(lambda: start(target, arguments, as_module=as_module))
 
 
 def follow_spawned(watched: Watched) -> None:
@@ -80,9 +73,8 @@ def follow_launched(watched: Watched) -> None:
     handler._popen = with_watching
 
 
-def write_part(watch: Watch) -> None:
-    """Leave what a child found for its parent, if it trained."""
-    finder, watched = watch.finder, watch.watched
+def write_part(finder: Any, watched: Watched, exit_code: int | None) -> None:
+    """Leave what the ``StepFinder`` of a child found for its parent, if it trained."""
     if finder is None or not finder.has_trained:
         return
     from rooflight.capture.run.outcome import session_of
@@ -90,7 +82,7 @@ def write_part(watch: Watch) -> None:
     with suppress(Exception):  # the child's own work is done, and the parent says what it missed
         folder = Path(watched.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        session = session_of(finder, watched.script, watch.exit_code, watched.steps)
+        session = session_of(finder, watched.script, exit_code, watched.steps)
         session.save(folder / f"part-{os.getpid()}.session")
 
 

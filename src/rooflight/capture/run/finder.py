@@ -14,17 +14,20 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
-import rooflight
+from torch import is_grad_enabled, nn
+from torch._C import _current_graph_task_id
+from torch._C._autograd import _get_sequence_nr
+from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.module import _global_forward_pre_hooks
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
 from rooflight.capture.run.quick import hasten
 from rooflight.capture.run.recording import Recorder
 from rooflight.capture.run.steps import Steps
 from rooflight.records.run import StepKind
-
-if TYPE_CHECKING:
-    from torch import nn
 
 HOOK: Final = "rooflight"
 _CALLS_OF_A_STEP: Final = 8
@@ -49,13 +52,6 @@ class StepFinder:
     """One for a process; it follows the thread that steps. Times are of ``perf_counter_ns``."""
 
     def __init__(self, *, skip: int, only: StepKind | None = None, named: str = "") -> None:
-        import torch
-        from torch._C import _current_graph_task_id
-        from torch._C._autograd import _get_sequence_nr
-        from torch.compiler import is_dynamo_compiling
-        from torch.nn.modules.module import _global_forward_pre_hooks
-        from torch.nn.parameter import UninitializedTensorMixin
-
         self.skip, self.only, self.named = skip, only, named
         self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
         self.calls: dict[int, Steps] = {}  # of modules, by number
@@ -71,9 +67,6 @@ class StepFinder:
         self._thread: int | None = None
         self.hook: Callable[[nn.Module, Any], None] | None = None
         self._model: nn.Module | None = None
-        self._hooks = _global_forward_pre_hooks
-        self._compiling, self._in_backward, self._nodes_now = is_dynamo_compiling, _current_graph_task_id, _get_sequence_nr
-        self._grad, self._lazy = torch.is_grad_enabled, UninitializedTensorMixin
         self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
         self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
         self.loader = self.evaluation = self.checkpoint = 0
@@ -99,14 +92,14 @@ class StepFinder:
 
     def watch(self) -> None:
         """Notice calls of modules from here on."""
-        self._hooks[HOOK] = self.hook or self.called  # type: ignore[index]
+        _global_forward_pre_hooks[HOOK] = self.hook or self.called  # type: ignore[index]
 
     def _look_away(self) -> None:
-        self._hooks.pop(HOOK, None)  # type: ignore[call-overload]
+        _global_forward_pre_hooks.pop(HOOK, None)  # type: ignore[call-overload]
 
     def called(self, module: nn.Module, args: Any) -> None:
         """Torch's hook before each outermost call of a module."""
-        if self._compiling() or not self._mine() or self._in_backward() != -1:
+        if is_dynamo_compiling() or not self._mine() or _current_graph_task_id() != -1:
             return
         now = perf_counter_ns()
         if self.only is not None and self._is_chosen(module, args, now):
@@ -115,7 +108,7 @@ class StepFinder:
         if not weights.elements:
             self.losses += 1
             return
-        grad = self._grad()
+        grad = is_grad_enabled()
         if self._ended_by_backward:
             self._end_backward(now)
         if grad and weights.trained and (module.training or self._trains_in_eval):
@@ -137,7 +130,6 @@ class StepFinder:
         decided = self.by_optimizer.count > 0
         begins = not self.begun
         if begins:
-            self._end_evaluation(now)
             self._training_data = self._data
             self._open(now, module)
         if (begins or self.running) and not self.recorder.settled and self.has_trained:
@@ -171,7 +163,7 @@ class StepFinder:
         steps = self.calls[number]
         if self._call_is_recorded and number == self._heaviest and not self.backwards:
             self._call_is_recorded = False
-            may_train = bool(self.begun) and self._grad() and self.only is None
+            may_train = bool(self.begun) and is_grad_enabled() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
         steps.add(self._call_begin, now, number, 0, 0, self._known(now))
 
@@ -207,7 +199,7 @@ class StepFinder:
         if not self.backward.where:
             self.backward = Caller("backward", calling_line())
         self.backwards += 1
-        self._backward_end = perf_counter_ns(), self._nodes_now()
+        self._backward_end = perf_counter_ns(), _get_sequence_nr()
         may_end = self.only is None and not self.by_optimizer.count
         if self.only is StepKind.BACKWARD or may_end:
             self._ended_by_backward = not self.running
@@ -278,7 +270,7 @@ class StepFinder:
         recorder, place = self.recorder, steps.count
         cycle = self.cycle or 1
         if recorder.is_open and (place % cycle == 0 or self.cycle is None):
-            recorder.keep(StepKind.OPTIMIZER)
+            recorder.keep(StepKind.OPTIMIZER, settles=self.cycle is not None)
         self.begun = self.backwards = self._with_gradients_since = 0
         self.last_event = now
         self._forget_call()
@@ -353,7 +345,6 @@ class StepFinder:
     def function_begins(self) -> None:
         """The function that is the step is called."""
         if self._mine() and not self.begun:
-            self._end_evaluation(perf_counter_ns())
             self._open(perf_counter_ns(), self)
             if not self.function.where:
                 self.function = Caller(self.named, calling_line())
@@ -379,7 +370,7 @@ class StepFinder:
         self._look_away()
         if self._ended_by_backward:  # what the script did after it is no part of it
             now, made = self._backward_end
-            self.nodes += self._nodes_now() - made
+            self.nodes += _get_sequence_nr() - made
             self._end_backward(now)
         self.recorder.drop()
 
@@ -406,13 +397,16 @@ class StepFinder:
 
     def _open(self, begin: int, by: object = None) -> None:
         """A step begins, by a call of a module or optimizer, or where the one before ended."""
-        self.begun, self.nodes, self.backwards = begin, self._nodes_now(), 0
+        self._end_evaluation(begin)
+        self.begun, self.nodes, self.backwards = begin, _get_sequence_nr(), 0
         self._known_at_begin = self._known(begin)
         self.begun_by = by if by is None or isinstance(by, type) else type(by)
         if self._undecided is None:
             self._undecided = begin, self.nodes, self._known_at_begin
 
     def _record(self, module: nn.Module, args: Any) -> None:
+        if self.cycle is None and self.recorder.kept:
+            return
         kind = StepKind.OPTIMIZER if self.by_optimizer.count else StepKind.BACKWARD
         cycle = (self.cycle or 1) if kind is StepKind.OPTIMIZER else 1
         place = (self.by_optimizer if kind is StepKind.OPTIMIZER else self.by_backward).count
@@ -421,7 +415,7 @@ class StepFinder:
 
     def _add(self, steps: Steps, now: int, caller: int) -> None:
         begin = max(self.begun or self.last_event, steps.last_end)
-        steps.add(begin, now, caller, self.backwards, self._nodes_now() - self.nodes, self._known_at_begin)
+        steps.add(begin, now, caller, self.backwards, _get_sequence_nr() - self.nodes, self._known_at_begin)
 
     def _known(self, now: int) -> tuple[int, int, int]:
         running = now - self.evaluates_since if self.evaluates_since and now > self.evaluates_since else 0
@@ -437,7 +431,7 @@ class StepFinder:
         found = self._weights.get(id(module))
         if found is None or found[0]() is not module:
             parameters = list(module.parameters())
-            lazy = any(isinstance(each, self._lazy) for each in parameters)
+            lazy = any(isinstance(each, (UninitializedParameter, UninitializedBuffer)) for each in parameters)
             elements = 1 if lazy else sum(each.numel() for each in parameters)
             trained = any(each.requires_grad for each in parameters)
             found = ref(module), Weights(elements, trained), self._modules_seen
@@ -475,4 +469,4 @@ def _is_library(file: str) -> bool:
     return file.startswith(("<", *_LIBRARIES)) or "/site-packages/" in file
 
 
-_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(rooflight.__file__).parent) + "/")
+_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(__file__).parents[2]) + "/")

@@ -51,12 +51,7 @@ class WhenImported(MetaPathFinder, Loader):
 
 def install(finder: StepFinder) -> None:
     """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks."""
-    import torch
-    import torch.utils.data.dataloader as loaders
-    from torch.nn.modules import module as modules
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    from rooflight.capture.run.finder import HOOK
 
     for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
                  "loader_begins", "loader_ended", "checkpoint_begins", "checkpoint_ended",
@@ -64,10 +59,20 @@ def install(finder: StepFinder) -> None:
         setattr(finder, name, _unharmed(finder, getattr(finder, name)))
     register_optimizer_step_pre_hook(finder.optimizer_begins)
     register_optimizer_step_post_hook(finder.optimizer_ended)
-    run_backward, in_backward = torch.autograd._engine_run_backward, torch._C._current_graph_task_id
+    _watch_backward(finder)
+    _watch_loaders_and_checkpoints(finder)
+    _hide_hook()
+    finder.watch()
+
+
+def _watch_backward(finder: StepFinder) -> None:
+    import torch
+
+    engine: Any = torch.autograd
+    run_backward, in_backward = engine._engine_run_backward, torch._C._current_graph_task_id
 
     @wraps(run_backward)
-    def watched_backward(*args: Any, **kwargs: Any) -> Any:
+    def watched(*args: Any, **kwargs: Any) -> Any:
         if in_backward() != -1 or not kwargs.get("accumulate_grad"):
             return run_backward(*args, **kwargs)
         if finder.in_known_step:
@@ -78,8 +83,14 @@ def install(finder: StepFinder) -> None:
         finder.backward_ended()
         return found
 
-    torch.autograd._engine_run_backward = watched_backward
-    following = loaders._BaseDataLoaderIter.__next__
+    engine._engine_run_backward = watched
+
+
+def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
+    import torch
+    import torch.utils.data.dataloader as loaders
+
+    following, write = loaders._BaseDataLoaderIter.__next__, torch.serialization._save
 
     @wraps(following)
     def watched_next(self: Any) -> Any:
@@ -89,22 +100,28 @@ def install(finder: StepFinder) -> None:
         finally:
             finder.loader_ended(begin)
 
-    loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
-    write = torch.serialization._save
-
     @wraps(write)
     def watched_save(*args: Any, **kwargs: Any) -> Any:
         begin = finder.checkpoint_begins()
         try:
-            return write(*args, **kwargs)
+            return write(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
             finder.checkpoint_ended(begin)
 
+    loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
     torch.serialization._save = watched_save
-    any_hook = modules._has_any_global_hook
+
+
+def _hide_hook() -> None:
+    """Torch warns of hooks around compiled modules; the finder's is off inside calls."""
+    from torch.nn.modules import module as modules
+
+    from rooflight.capture.run.finder import HOOK
+
+    any_hook: Any = modules._has_any_global_hook
 
     @wraps(any_hook)
-    def any_other_hook() -> Any:  # torch warns of hooks around compiled modules; this one is off inside calls
+    def any_other_hook() -> bool:
         mine = modules._global_forward_pre_hooks.pop(HOOK, None)  # type: ignore[call-overload]
         found = bool(any_hook())
         if mine is not None:
@@ -112,7 +129,6 @@ def install(finder: StepFinder) -> None:
         return found
 
     modules._has_any_global_hook = any_other_hook
-    finder.watch()
 
 
 def _unharmed(finder: StepFinder, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +168,7 @@ def before_terminated(then: Callable[[int], None]) -> Callable[[], None]:
 
     if get_handler(number) == default:
         set_handler(number, ends)
-        signal.signal, signal.getsignal = watched_signal, wraps(get_handler)(lambda each: shown(get_handler(each)))
+        vars(signal).update(signal=watched_signal, getsignal=wraps(get_handler)(lambda each: shown(get_handler(each))))
 
     def undo() -> None:
         if get_handler(number) is ends:

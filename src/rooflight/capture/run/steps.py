@@ -68,8 +68,7 @@ class Steps:
         if not len(places):
             return ()
         parts = {
-            name: float((each[places, 0] - each[places - 1, -1]).sum())
-            for name, each in zip(KNOWN, until, strict=True)
+            name: float((each[places, 0] - each[places - 1, -1]).sum()) for name, each in zip(KNOWN, until, strict=True)
         }
         gaps = float((begins[places, 0] - ends[places - 1, -1]).sum())
         parts["other"] = max(0.0, gaps - sum(parts.values()))

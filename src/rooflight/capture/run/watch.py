@@ -8,27 +8,13 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
-from rooflight.capture.run.children import ELASTIC, follow_launched, follow_spawned, write_part
-from rooflight.capture.run.launch import mark_function
+from rooflight.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
 from rooflight.capture.run.hooks import WhenImported, before_exit, before_terminated, install
+from rooflight.capture.run.launch import mark_function, start
 from rooflight.records.run import StepKind
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What is watched: ``skip`` steps are for warming up, ``steps`` after them are timed, or all. ``only`` is the kind
-    of step that the user chose, ``named`` its module or function. ``folder`` is where children put their parts.
-    """
-
-    script: str
-    folder: str
-    skip: int = 2
-    steps: int | None = None
-    only: StepKind | None = None
-    named: str = ""
 
 
 class Watch:
@@ -115,6 +101,26 @@ class Watch:
             with suppress(OSError):
                 os.close(self.errors)
         if self._ended is not None:
-            self._ended = write_part
+            self._ended = _part
         if self.finder is not None:
             self.finder.starts_anew()
+
+
+def spawned(facts: dict[str, Any]) -> None:
+    """Watch this process, which multiprocessing spawned."""
+    _watch(facts)
+
+
+def _watch(facts: dict[str, Any]) -> Watch:
+    only = StepKind(facts["only"]) if facts["only"] else None
+    return Watch(Watched(**{**facts, "only": only}), _part)
+
+
+def launched(facts: dict[str, Any]) -> None:
+    """Watch this process, and run the script that torchrun named; ``sys.argv`` is that of ``python -c``."""
+    as_module, (target, *arguments) = sys.argv[1] == "-m", sys.argv[2:]
+    _watch(facts).run(lambda: start(target, arguments, as_module=as_module))
+
+
+def _part(watch: Watch) -> None:
+    write_part(watch.finder, watch.watched, watch.exit_code)

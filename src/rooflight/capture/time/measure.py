@@ -64,8 +64,8 @@ class MeasurementWarning(UserWarning):
 
 
 def measure(
-    session: Session,
-    step: Callable[[], Any],
+    session: Session | Callable[[], Any],
+    step: Callable[[], Any] | None = None,
     *,
     warmup: int = 2,
     max_runs: int = 10,
@@ -73,7 +73,8 @@ def measure(
     profiled: int = 3,
     progress: Progress | None = None,
 ) -> Session:
-    """Run ``step``, the program that ``session`` recorded, again and return the session with its times.
+    """Run ``step``, the program that ``session`` recorded, again and return the session with its times. Given a step
+    alone, ``measure(step)``, it is run once, then recorded, then measured.
 
     The step runs once more under a recording, to find whether it is the one that ``session`` recorded. After ``warmup``
     more runs, whole steps are timed with nothing else running (at least 3, at most ``max_runs``, about ``max_seconds``
@@ -88,6 +89,8 @@ def measure(
     A step with collectives must be measured by all ranks of the world at once: between steps they agree on how many to
     run. Where one does not, a MeasurementWarning says so after half a minute, and the session is returned unmeasured.
     """
+    if step is None and callable(session) and not isinstance(session, Session):
+        step, session = session, _recorded_anew(session)
     if not isinstance(session, Session):
         raise TypeError(f"measure takes a Session, not {type(session).__name__}: pass recording.session")
     if not callable(step):
@@ -154,6 +157,15 @@ def _recorded(step: Callable[[], Any]) -> Session:
     from rooflight.capture.record.recorder import record
 
     with record() as recording:
+        step()
+    return recording.session
+
+
+def _recorded_anew(step: Callable[[], Any]) -> Session:
+    from rooflight.capture.record.recorder import record
+
+    step()  # what it makes when it first runs is no part of it
+    with record(memory=True) as recording:
         step()
     return recording.session
 

@@ -124,8 +124,9 @@ class MeasuredThere(Fields, frozen=True, kw_only=True):
 class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analysis/1"):
     """What a program must do, how fast a device could do it, and how fast it ran: SI units, None where unknown.
 
-    ``model_class`` is the class of the model that ran, ``run`` the script that the step is of, if Rooflight ran it. A session that was measured on another device than that of the
-    bounds has its times in ``measured_there`` and the ``measured_there_s`` of groups and ops; ``timeline`` is of there.
+    ``model_class`` is the class of the model that ran, ``run`` the script that the step is of, if Rooflight ran it. A
+    session that was measured on another device than that of the bounds has its times in ``measured_there`` and the
+    ``measured_there_s`` of groups and ops; ``timeline`` is of there.
     """
 
     target: str

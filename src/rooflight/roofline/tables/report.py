@@ -34,8 +34,7 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     if model_class := analysis.session.environment.get("model_class"):
         yield "model", model_class
-    if analysis.session.run is not None:
-        yield from _run_facts(analysis.session.run)
+    yield from _run_facts(analysis.session.run)
     kinds = (("datasheet", device.datasheet), ("calibrated", device.calibrated))
     yield "device", f"{device.name} ({' and '.join(name for name, roofs in kinds if roofs) or 'unknown'})"
     if device.memory:
@@ -97,8 +96,10 @@ def token_time(time_s: float, tokens: int) -> str:
     return f"{Quantity(time_s, 's')} ({rate:{',.0f' if rate >= 100 else '.3g'}} tok/s)"
 
 
-def _run_facts(run: Run) -> Iterable[tuple[str, Cell]]:
+def _run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
     """What a step of a script is, how its steps differ, and what lies between them."""
+    if run is None:
+        return
     if run.step is not None:
         step = run.step
         number = "none could be recorded" if step.recorded is None else f"number {step.recorded:,} was recorded"
@@ -118,7 +119,8 @@ def _run_facts(run: Run) -> Iterable[tuple[str, Cell]]:
 def _size(size: SameSteps) -> str:
     time = "not timed" if size.median_s is None else str(Quantity(size.median_s, "s"))
     recorded = ", the recorded one" if size.recorded else ""
-    return f"{count_of(size.backwards, 'backward pass', 'backward passes')} and {size.nodes:,} autograd nodes ({time}{recorded})"
+    passes = count_of(size.backwards, "backward pass", "backward passes")
+    return f"{passes} and {size.nodes:,} autograd nodes ({time}{recorded})"
 
 
 def _between_text(run: Run) -> str:
@@ -403,7 +405,10 @@ def _without_bound(analysis: CostedSession) -> str:
         return f"None of the ops has a cost, so nothing can be bounded. {why}{_idle_sentence(analysis)}"
     if not analysis.device.memory:
         took = f" The step took {Quantity(measured_s, 's')}." if (measured_s := analysis.totals.measured_s) else ""
-        return f"{analysis.device.name} is unknown, so that nothing is bounded.{took}{_idle_sentence(analysis)}"
+        name, idle = analysis.device.name, _idle_sentence(analysis)
+        if analysis.device.kind == "cpu":
+            return f"Nothing is bounded on {name}: {'; '.join(analysis.device.notes)}.{took}{idle}"
+        return f"{name} is unknown, so that nothing is bounded.{took}{idle}"
     return "The recorded ops do no work that a roof of this device bounds."
 
 

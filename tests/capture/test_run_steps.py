@@ -1,0 +1,91 @@
+"""Steps of a script: cycles of optimizers, what lay between, which steps are alike. In nanoseconds by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rooflight.capture.run.steps import Steps
+
+
+def made(*calls):
+    """Steps of (begin, end, caller, backwards, nodes, loader, evaluation, checkpoint) in milliseconds."""
+    steps = Steps()
+    for begin, end, caller, backwards, nodes, *known in calls:
+        steps.add(begin * 10**6, end * 10**6, caller, backwards, nodes, tuple(each * 10**6 for each in known))
+    return steps
+
+
+def test_one_optimizer_and_what_lay_between():
+    steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 40, 0, 1, 5, 15, 0, 0), (100, 120, 0, 1, 5, 25, 40, 5))
+    assert steps.cycle() == 1
+    assert steps.seconds().tolist() == pytest.approx([0.01, 0.01, 0.02])
+    between = {each.name: (each.seconds, each.share) for each in steps.between(1, ())}
+    # 20 + 60 ms in two gaps, 30 ms in their steps
+    assert between["loader"] == pytest.approx((0.0125, 25 / 110))
+    assert between["evaluation"] == pytest.approx((0.02, 40 / 110))
+    assert between["checkpoint"] == pytest.approx((0.0025, 5 / 110))
+    assert between["other"] == pytest.approx((0.005, 10 / 110))
+
+
+def test_a_recorded_step_does_not_count_between():
+    steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 90, 0, 1, 5, 20, 0, 0), (100, 110, 0, 1, 5, 25, 0, 0))
+    (loader, other) = steps.between(1, {1})
+    assert (loader.name, loader.seconds, other.seconds) == ("loader", pytest.approx(0.005), pytest.approx(0.005))
+
+
+@pytest.mark.parametrize(
+    ("callers", "cycle"),
+    [
+        ([0, 0, 0], 1),
+        ([0, 1], None),
+        ([0, 1, 0, 1], 2),
+        ([0, 0, 1, 0, 0, 1], 3),
+        ([0, 0, 0, 0, 0, 1, 0, 0], None),
+        ([0, 1, 2, 3] * 2, 4),
+        ([0, 0, 0, 0, 1, 1, 1, 1], None),
+    ],
+)
+def test_cycles(callers, cycle):
+    steps = made(*((place, place + 1, caller, 1, 1, 0, 0, 0) for place, caller in enumerate(callers)))
+    assert steps.cycle() == cycle
+
+
+def test_a_cycle_is_one_step_and_an_unfinished_one_is_left_out():
+    steps = made(*((10 * place, 10 * place + 4, place % 2, 1, 3, 0, 0, 0) for place in range(5)))
+    assert steps.seconds(2).tolist() == pytest.approx([0.014, 0.014])
+    assert steps.sizes(2) == [(2, 6), (2, 6)]
+    assert steps.calls_of() == {0: 3, 1: 2}
+
+
+def test_unequal_steps():
+    steps = made(*((10 * place, 10 * place + 1 + place, 0, 1, 5 + place % 2, 0, 0, 0) for place in range(5)))
+    first, second = steps.alike(1, 2, {2})
+    assert (first.count, first.nodes, first.recorded, first.median_s) == (3, 5, True, pytest.approx(0.003))
+    assert (second.count, second.nodes, second.recorded) == (2, 6, False)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 1000)] * 4), min_size=2, max_size=30),
+    st.integers(1, 4),
+)
+def test_steps_and_what_lies_between_are_the_time_of_the_loop(parts, cycle):
+    steps, now, known = Steps(), 1, [0, 0, 0]
+    for place, (step, loader, evaluation, other) in enumerate(parts):
+        if place and place % cycle == 0:  # within a cycle nothing is told apart
+            known[0] += loader
+            known[1] += evaluation
+            now += loader + evaluation + other
+        steps.add(now, now + step, place % cycle, 1, 1, tuple(known))
+        now += step
+    whole = len(parts) // cycle
+    between = steps.between(cycle, ())
+    if between:
+        seconds = steps.seconds(cycle)
+        begins = sum(
+            sum(each) if place and place % cycle == 0 else each[0] for place, each in enumerate(parts[: whole * cycle])
+        )
+        loop = begins * 1e-9 - seconds[0]
+        assert sum(each.seconds for each in between) * (whole - 1) + seconds[1:].sum() == pytest.approx(loop)
+        assert 0 < sum(each.share for each in between) <= 1.000001

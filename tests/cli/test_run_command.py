@@ -1,0 +1,239 @@
+"""``rooflight run``: scripts as they are. Each runs in a process of its own, as a user starts it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+import rooflight as rl
+
+TRAINING = """
+import argparse, time, torch
+from torch import nn
+from torch.utils.data import DataLoader
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+epochs = parser.parse_args().epochs
+torch.manual_seed(0)
+torch.set_num_threads(1)
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, place):
+        time.sleep(0.005)
+        return torch.randn(64), place % 10
+net = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+optimizer, loss = torch.optim.AdamW(net.parameters()), nn.CrossEntropyLoss()
+loader = DataLoader(Data(), batch_size=4, shuffle=True)
+for epoch in range(epochs):
+    for x, y in loader:
+        optimizer.zero_grad()
+        cost = loss(net(x), y)
+        cost.backward()
+        optimizer.step()
+    with torch.no_grad():
+        for _ in range(50): net(x)
+    print(epoch, cost.item())
+torch.save(net.state_dict(), "net.pt")
+"""
+TWO_OPTIMIZERS = """
+import torch
+from torch import nn
+d, g = nn.Linear(8, 1), nn.Linear(4, 8)
+of_d, of_g = torch.optim.Adam(d.parameters()), torch.optim.SGD(g.parameters(), lr=0.1)
+for _ in range(6):
+    d(torch.randn(2, 8)).mean().backward()
+    made = g(torch.randn(2, 4))
+    d(made.detach()).mean().backward()
+    of_d.step()
+    d(made).mean().backward()
+    of_g.step()
+raise ValueError("of the script")
+"""
+BY_HAND = """
+import os, sys, torch
+w = torch.ones(4, 4, requires_grad=True)
+for _ in range(9):
+    (w @ w).sum().backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+        w.grad = None
+print(w.sum().item())
+sys.stdout.flush()
+os._exit(5)
+"""
+SPAWNED = """
+import torch, torch.multiprocessing as mp
+def train(rank, net):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for _ in range(7):
+        net(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+if __name__ == "__main__":
+    net = torch.nn.Linear(4, 4).share_memory()
+    mp.spawn(train, args=(net,), nprocs=2)
+    print("joined")
+"""
+TERMINATED = """
+import os, signal, time, torch
+print(signal.getsignal(signal.SIGTERM), flush=True)
+net = torch.nn.Linear(4, 4)
+with torch.inference_mode():
+    for _ in range(5): net(torch.ones(2, 4))
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(60)
+"""
+FACTS = """
+import os, signal, sys
+print(sys.argv, __name__, __file__, sys.path[0], os.getcwd(), sys.orig_argv[1:], __spec__, sys.stdin.read())
+print(signal.getsignal(signal.SIGTERM), sys.excepthook is sys.__excepthook__, __loader__.name, __cached__)
+sys.exit(3)
+"""
+
+
+@dataclass
+class Ended:
+    """How a script ended: its streams and exit code, and the document of the run."""
+
+    out: str
+    err: str
+    code: int
+    document: dict | None
+
+    @property
+    def run(self):
+        return self.document["run"]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Runs a script's text: with ``rooflight run``, or as Python does."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(text, *arguments, options=(), plain=False, stdin=""):
+        (tmp_path / "train.py").write_text(text)
+        ours = ("-m", "rooflight", "run", "--json", "run.json", "--save", "run.session", *options)
+        words = [sys.executable, *(() if plain else ours), "train.py", *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, input=stdin, check=False)
+        written = tmp_path / "run.json"
+        return Ended(done.stdout, done.stderr, done.returncode,
+                     json.loads(written.read_text()) if written.exists() else None)  # fmt: skip
+
+    return start
+
+
+def test_a_training_script(script, tmp_path):
+    plain = script(TRAINING, "--epochs", "2", plain=True)
+    weights = (tmp_path / "net.pt").read_bytes()
+    ended = script(TRAINING, "--epochs", "2")
+    assert (ended.out, ended.code) == (plain.out, 0)
+    assert (tmp_path / "net.pt").read_bytes() == weights
+    step, run = ended.run["step"], ended.run
+    assert (step["kind"], step["name"], step["count"], step["recorded"]) == ("optimizer", "AdamW.step", 12, 3)
+    assert step["where"] == "train.py:23"
+    assert step["begins"] == "the first call of Sequential with gradients on"
+    between = {each["name"]: each["seconds"] for each in run["between"]}
+    assert between["loader"] > 0.02  # four times 5 ms, every step
+    assert between["loader"] > 5 * between["evaluation"] > 0
+    assert ended.document["totals"]["measured_s"] is not None
+    assert rl.load(tmp_path / "run.session").run.step.count == 12
+    assert "A step is one call of AdamW.step (12 of them, train.py:23)." in " ".join(ended.err.split())
+
+
+def test_two_optimizers_and_an_error(script):
+    ended = script(TWO_OPTIMIZERS)
+    assert ended.code == ended.run["exit_code"] == 1
+    trace = ended.err[: ended.err.index("Speed of light")].strip().splitlines()
+    assert trace[0] == "Traceback (most recent call last):"
+    assert "train.py" in trace[1]
+    assert trace[-1] == "ValueError: of the script"
+    assert len(trace) <= 4
+    step = ended.run["step"]
+    assert (step["count"], [count for _, count in step["calls"]]) == (6, [6, 6])
+    assert step["name"] == "Adam.step and SGD.step"
+    assert ended.run["alike"][0]["backwards"] == 3
+
+
+def test_weights_updated_by_hand_and_a_hard_exit(script):
+    ended = script(BY_HAND)
+    assert (ended.code, ended.out) == (5, script(BY_HAND, plain=True).out)
+    assert ended.run["exit_code"] == 5
+    assert (ended.run["step"]["kind"], ended.run["step"]["count"]) == ("backward", 9)
+    assert ended.document["totals"]["calls"] > 0
+
+
+def test_children_step_and_their_parent_does_not(script):
+    ended = script(SPAWNED)
+    assert (ended.code, ended.out) == (0, "joined\n")
+    step = ended.run["step"]
+    assert (step["kind"], step["count"], step["where"]) == ("optimizer", 14, "train.py:7 in 2 child processes")
+
+
+def test_terminated(script):
+    ended = script(TERMINATED)
+    assert ended.code == ended.run["exit_code"] == -signal.SIGTERM
+    assert ended.out == "0\n"
+    assert (ended.run["step"]["kind"], ended.run["step"]["name"], ended.run["step"]["count"]) == ("module", "Linear", 5)
+
+
+def test_what_a_script_sees(script):
+    plain, ended = (
+        script(FACTS, "a", "--debug", "", "--", "--help", plain=plain, stdin="in") for plain in (True, False)
+    )
+    assert (ended.out, ended.code) == (plain.out, plain.code) == (plain.out, 3)
+    assert ended.err == "rooflight: train.py imported no torch: there is nothing to report\n"
+
+
+def test_a_syntax_error(script):
+    plain, ended = (script("def x(:", plain=plain) for plain in (True, False))
+    assert ended.code == plain.code == 1
+    assert ended.err.startswith(plain.err)
+
+
+def test_a_function_as_the_step(script):
+    text = """
+import inspect, torch
+class Trainer:
+    def step(self):
+        return torch.ones(4, 4) @ torch.ones(4, 4)
+for _ in range(4): Trainer().step()
+print(inspect.getsource(Trainer.step))
+"""
+    ended = script(text, options=("--step", "function:train.py:Trainer.step"))
+    assert ended.out == script(text, plain=True).out
+    assert (ended.run["step"]["count"], ended.run["step"]["where"]) == (4, "train.py:6")
+    assert {"aten::mm"} <= {each["name"] for each in ended.document["by_op"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("nowhere.py", "no script nowhere.py"),
+        (".", "is a folder"),
+        ("--json - x.py", "standard output is the script's"),
+        ("--step often x.py", "--step often: write optimizer"),
+        ("--step module x.py", "--step module: write optimizer"),
+        ("--step function:x.py x.py", "with a file that exists"),
+        ("--skip -1 x.py", "--skip"),
+        ("--save . x.py", "is a folder"),
+        ("", "missing argument"),
+    ],
+)
+def test_refused(run, tmp_path, monkeypatch, words, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.py").write_text("")
+    code, out, err = run("run", *words.split())
+    assert (code, out) == (2, "")
+    assert says in err.lower() if words == "" else says in err
+
+
+def test_an_uncalibrated_machine_in_a_pipe_is_not_calibrated(script, tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "empty"))
+    ended = script(TERMINATED.replace("os.kill", "0 and os.kill").replace("sleep(60)", "sleep(0)"))
+    assert "its roofs were never measured" in " ".join(ended.err.split())
+    assert ended.document["totals"]["op_bound_s"] in (0, None)
+    assert (tmp_path / "run.session").exists()
