@@ -18,7 +18,7 @@ import typer
 from rooflight.cli.endings import tell
 from rooflight.cli.options import Output
 from rooflight.records.options import Option
-from rooflight.records.run import StepKind
+from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
     from rooflight.capture.run.watch import Watch

@@ -17,10 +17,9 @@ from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
-from rooflight.records.run import Run
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.records.timeline import Timeline
+from rooflight.records.timeline import Run, Timeline
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.records.run import StepKind
+from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
     from rooflight.records.session import Session

@@ -27,7 +27,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from rooflight.capture.run.quick import hasten
 from rooflight.capture.run.recording import Recorder
 from rooflight.capture.run.steps import Steps
-from rooflight.records.run import StepKind
+from rooflight.records.timeline import StepKind
 
 HOOK: Final = "rooflight"
 _CALLS_OF_A_STEP: Final = 8

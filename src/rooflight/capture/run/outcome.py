@@ -12,8 +12,8 @@ from rooflight.capture.run.finder import Caller, StepFinder
 from rooflight.capture.run.recording import Kept
 from rooflight.capture.run.steps import Steps
 from rooflight.records.measurement import Measurement
-from rooflight.records.run import Run, RunStep, StepKind
 from rooflight.records.session import Session
+from rooflight.records.timeline import Run, RunStep, StepKind
 
 _FEW: Final = 3
 

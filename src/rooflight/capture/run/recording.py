@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rooflight.records.run import StepKind
 from rooflight.records.session import Session
+from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
     from torch import nn

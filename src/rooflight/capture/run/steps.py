@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.records.run import Between, SameSteps
+from rooflight.records.timeline import Between, SameSteps
 
 _MOST: Final = 1 << 20  # calls that are kept: 64 MB
 _LONGEST_CYCLE: Final = 64

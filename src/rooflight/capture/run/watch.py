@@ -14,7 +14,7 @@ from typing import Any
 from rooflight.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
 from rooflight.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.capture.run.launch import mark_function, start
-from rooflight.records.run import StepKind
+from rooflight.records.timeline import StepKind
 
 
 class Watch:

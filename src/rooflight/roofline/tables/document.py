@@ -9,8 +9,7 @@ from collections.abc import Mapping
 
 from rooflight.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
-from rooflight.records.run import Run
-from rooflight.records.timeline import RunTime
+from rooflight.records.timeline import Run, RunTime
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields

@@ -12,8 +12,8 @@ from rooflight.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
-from rooflight.records.run import Run, SameSteps
 from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
+from rooflight.records.timeline import Run, SameSteps
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
