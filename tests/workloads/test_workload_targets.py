@@ -90,6 +90,10 @@ def test_config_mistakes(config_file, text):
     assert MISTAKES[text] in refused(config_file(text))
 
 
+def test_a_long_name_of_a_model_is_cut(config_file):
+    assert len(refused(config_file({"model_type": "A" * 100_000}))) < 1000
+
+
 def test_unknown_targets(tmp_path, config_file):
     assert "it has 2048 positions" in refused(config_file(TINY_LLAMA, "other.json"), seq=4096)
     assert f"no file {tmp_path}/nothing.json" in refused(f"{tmp_path}/nothing.json")

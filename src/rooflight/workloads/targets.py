@@ -226,7 +226,8 @@ def read_config(path: Path) -> PreTrainedConfig:
 
     if model_type not in CONFIG_MAPPING:
         hint = " (code from a model's repository is never run)" if "auto_map" in values else ""
-        raise TargetError(f'transformers {transformers.__version__} knows no model_type "{model_type}" in {path}{hint}')
+        named = f'"{first_words(model_type)}" in {path}{hint}'
+        raise TargetError(f"transformers {transformers.__version__} knows no model_type {named}")
     check_sizes(values, path)
     # a checkpoint's quantization needs its weights; from random ones a model is built in the dtype asked for
     values.pop("quantization_config", None)
