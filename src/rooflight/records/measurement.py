@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import gc
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import fmean, median, median_high, stdev
 from typing import Generic, TypeVar
@@ -21,6 +23,18 @@ BUSY_SHARE = 0.05
 """If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
 SAME_STEP = 0.9
 """Share of calls that a timed step must have in common with the recorded one to count as the same step."""
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """No garbage is collected meanwhile: in the middle of a sample, or where millions of objects are made to stay."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -389,7 +389,7 @@ def _waits(session: Session, counted: Int64, sends: Flags) -> Int64:
     if not sends.any():
         return found
     first = int(np.flatnonzero(sends)[0])
-    for place, (_, _, reads, writes) in enumerate(touched_by(session, counted[first:].tolist()), start=first):
+    for place, (_, _, reads, writes) in enumerate(touched_by(session, counted[first:]), start=first):
         if sends[place]:
             pending.update(dict.fromkeys(writes, place))
         elif pending:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from typing import Final
 from rooflight.costs.operators.operator import Operator, Prepared, RefusedError, Shape, Work
 from rooflight.machine.hardware import free_memory_bytes, usable_cores
 from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of, measure
+from rooflight.records.measurement import undisturbed
 from rooflight.records.samples import Row, Status
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED
@@ -85,7 +85,7 @@ class Sampler:
             return Status.OUT_OF_MEMORY, {}, why
         samples: dict[str, tuple[float, ...]] = {}
         try:
-            with _steady():
+            with undisturbed():
                 prepared = operator.prepare(torch, shape, self.dtype, self.device)
                 for direction, run in _directions(operator, prepared):
                     if warm_up:
@@ -236,15 +236,3 @@ def _replayed(run: Run) -> Run:
         return graph_of(run, 1)
     except RuntimeError:  # data-dependent sizes, a backward tied to another stream
         return run
-
-
-@contextmanager
-def _steady() -> Iterator[None]:
-    """No garbage is collected in the middle of a sample."""
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()

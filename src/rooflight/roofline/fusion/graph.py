@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -13,6 +14,8 @@ from rooflight.records.session import Flags, Int64, Session, touches_of
 from rooflight.roofline.fusion.narrowing import Narrowed
 from rooflight.roofline.fusion.ops import OpFusion, PartialTouches, touched_by
 from rooflight.roofline.fusion.parts import Part, add_part, union_bytes
+
+_INT64: Final = "q"
 
 _WHOLE: Final[tuple[dict[int, Part], dict[int, Part]]] = ({}, {})
 _MOST_BENEATH: Final = 64
@@ -86,19 +89,19 @@ class OpGraph:
         """``fusions`` go with the session's signatures; ``calls`` are the records whose ops are in the graph,
         ``narrowed`` those of which only a part is needed.
         """
-        self.records: list[int] = []  # by op, like what follows
+        self.records = array(_INT64)  # by op, like what follows
         self.fusions: list[OpFusion] = []
-        self.first_made: list[int] = []  # number of the op's first value
-        self._first_input = [0]
-        self._inputs: list[int] = []  # values, op by op and place by place
-        self._stages: list[int] = []
-        self._joined: list[int] = []  # an earlier op of the same region, or itself
-        self.storages: list[int] = []  # by value, like what follows
-        self.makers: list[int] = []  # op that wrote it, -1 if none of the step did
-        self.sizes: list[int] = []
+        self.first_made = array(_INT64)  # number of the op's first value
+        self._first_input = array(_INT64, [0])
+        self._inputs = array(_INT64)  # values, op by op and place by place
+        self._stages = array(_INT64)
+        self._joined = array(_INT64)  # an earlier op of the same region, or itself
+        self.storages = array(_INT64)  # by value, like what follows
+        self.makers = array(_INT64)  # op that wrote it, -1 if none of the step did
+        self.sizes = array(_INT64)
         self.is_read = bytearray()
-        self._value_stages: list[int] = []
-        self._readers: list[int] = []  # a fusable op that reads it, -1 if none does
+        self._value_stages = array(_INT64)
+        self._readers = array(_INT64)  # a fusable op that reads it, -1 if none does
         self._later_readers: dict[tuple[int, int], int] = {}  # value, stage -> the same for further stages
         self.held: dict[int, int] = {}  # storage -> the value it holds now, the latest of those written in parts
         self._beneath: dict[int, dict[int, None]] = {}  # storage -> earlier values of which parts may still be there
@@ -119,7 +122,7 @@ class OpGraph:
         self._scores: dict[int, _Scores] = {}  # by value that chains computed from a product
         self.inside = _made_inside(session)
         self._made = _made_first(session)
-        self._storage_bytes: list[int] = session.storage_bytes.tolist()
+        self._storage_bytes = array(_INT64, session.storage_bytes.tobytes())
         for record, fusion, reads, writes in calls_of(session, fusions, calls):
             parts_read, parts_written = partial.get(record, _WHOLE)
             less = narrowed.get(record)
@@ -131,7 +134,7 @@ class OpGraph:
         for value, parts in self._early.items():
             self.sizes[value] = max(self.sizes[value], union_bytes(parts))
 
-    def inputs_of(self, op: int) -> list[int]:
+    def inputs_of(self, op: int) -> Sequence[int]:
         """The values an op reads, by place."""
         return self._inputs[self._first_input[op] : self._first_input[op + 1]]
 
@@ -194,7 +197,7 @@ class OpGraph:
         inputs = [held[storage] if storage in held else self._stand(storage) for storage in reads]
         self.records.append(record)
         self.fusions.append(fusion)
-        self._inputs += inputs
+        self._inputs.extend(inputs)
         self._first_input.append(len(self._inputs))
         unread = [held[storage] for storage in writes if storage in held and not self.is_read[held[storage]]]
         stage = self._read(fusion, inputs, parts_read)
@@ -338,11 +341,11 @@ class OpGraph:
     def _write(self, op: int, sizes: Sequence[int], writes: Sequence[int], stage: int) -> None:
         first, count = len(self.makers), len(writes)
         self.first_made.append(first)
-        self.storages += writes
-        self.sizes += sizes
-        self.makers += [op] * count
-        self._value_stages += [stage] * count
-        self._readers += [-1] * count
+        self.storages.extend(writes)
+        self.sizes.extend(sizes)
+        self.makers.extend([op] * count)
+        self._value_stages.extend([stage] * count)
+        self._readers.extend([-1] * count)
         self.is_read += b"\x01" * count
         if count:
             self.is_read[first] = False  # a compiler leaves out other results that no op reads
@@ -350,7 +353,7 @@ class OpGraph:
     def _stand(self, storage: int) -> int:
         """What a storage held that no counted op wrote: it was there before, or a part of a composite made it."""
         value = self.held[storage] = len(self.makers)
-        if storage not in self.inside and storage not in self._made:
+        if not self.inside[storage] and not self._made[storage]:
             self.stood[storage] = value
         self.storages.append(storage)
         self.makers.append(-1)
@@ -380,22 +383,24 @@ def visible_bytes(writes: Sequence[Touch]) -> list[int]:
     return found[::-1]
 
 
-def _made_first(session: Session) -> frozenset[int]:
-    """Storages that some record of the session made before any read them: allocations among these run no kernel."""
+def _made_first(session: Session) -> bytes:
+    """By storage, 1 where some record of the session made it before any read it: an allocation runs no kernel."""
     touches = touches_of(session)
-    return frozenset(np.flatnonzero(touches.first_written < touches.first_read).tolist())
+    return (touches.first_written < touches.first_read).tobytes()
 
 
-def _made_inside(session: Session) -> frozenset[int]:
-    in_parts = np.repeat(~session.counted, np.diff(session.columns.written_offsets))
-    return frozenset(session.columns.written_ids[in_parts].tolist())
+def _made_inside(session: Session) -> bytes:
+    """By storage, 1 where a part of a composite wrote it."""
+    found = np.zeros(len(session.storage_bytes), dtype=np.bool_)
+    found[session.columns.written_ids[np.repeat(~session.counted, np.diff(session.columns.written_offsets))]] = True
+    return found.tobytes()
 
 
 def calls_of(
     session: Session, fusions: Sequence[OpFusion | None], calls: NDArray[np.bool_]
 ) -> Iterator[tuple[int, OpFusion, list[int], list[int]]]:
     """Record, fusion, storages read and written of each of ``calls`` that runs a kernel."""
-    for record, signature, reads, writes in touched_by(session, calls.nonzero()[0].tolist()):
+    for record, signature, reads, writes in touched_by(session, np.flatnonzero(calls)):
         fusion = fusions[signature]
         if fusion is not None:
             if len(reads) != len(fusion.read) or len(writes) != len(fusion.written):

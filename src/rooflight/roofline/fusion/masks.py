@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from rooflight.costs.registry import traits_of
 from rooflight.costs.rules import names
 from rooflight.records.session import Flags, Session
@@ -107,7 +109,7 @@ class MaskedAttention:
     ) -> dict[int, Narrowed]:
         """What calls of products take whose keys are not all seen."""
         found = dict(narrowed)
-        for record, signature, reads, _ in touched_by(session, self.keys):
+        for record, signature, reads, _ in touched_by(session, np.array([*self.keys], dtype=np.int64)):
             fusion, places = fusions[signature], self.keys[record]
             if fusion is not None and len(reads) == len(fusion.read):
                 less = narrowed.get(record, Narrowed(fusion.read, partial.get(record, _WHOLE)[0], fusion.written, 1.0))
@@ -123,7 +125,7 @@ def masked_attention(session: Session, fusions: Sequence[OpFusion | None], calls
     kinds = [_Kind(op) for op in session.signatures]
     if not any(kind.hidden or kind.zeroed or kind.unknown for kind in kinds):
         return found
-    for record, signature, reads, writes in touched_by(session, calls.nonzero()[0].tolist()):
+    for record, signature, reads, writes in touched_by(session, np.flatnonzero(calls)):
         kind, fusion = kinds[signature], fusions[signature]
         if fusion is None:
             continue

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from rooflight.costs.cost import Needs, OpCost, Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.records.session import KEPT, STOOD, Flags, Lifetimes, Session
@@ -50,7 +52,7 @@ def narrowed_calls(
     storages, found = _Storages(session, session.lifetimes), dict[int, Narrowed]()
     each = zip(session.signatures, costs, fusions, strict=True)
     kinds = [None if fusion is None else _Kind(op, cost, fusion) for op, cost, fusion in each]
-    for record, signature, reads, writes in touched_by(session, reversed(calls.nonzero()[0].tolist())):
+    for record, signature, reads, writes in touched_by(session, np.flatnonzero(calls)[::-1]):
         kind = kinds[signature]
         if kind is None:
             continue

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
-from rooflight.records.session import NOWHERE, Session, owners
+from rooflight.records.session import NOWHERE, Int64, Session, owners
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 from rooflight.roofline.fusion.parts import Part, part_of
 
 _INDICES: Final = ("index", "indices", "target", "src")
 """Arguments that are read whole where others are read in part."""
+
+_BATCH: Final = 1 << 16  # records
 
 _COPIES: Final = ("aten::copy_", "aten::_foreach_copy_")
 
@@ -152,15 +155,23 @@ def _even_shares(sizes: Sequence[int], count: int) -> tuple[int, ...]:
     return tuple(sizes) if len(sizes) == count else (sum(sizes) // max(1, count),) * count
 
 
-def touched_by(session: Session, records: Iterable[int]) -> Iterator[tuple[int, int, list[int], list[int]]]:
+def touched_by(session: Session, records: Int64) -> Iterator[tuple[int, int, list[int], list[int]]]:
     """Each of the records, with its signature's number and the storages that it read and wrote."""
-    columns = session.columns
-    signatures = columns.signature.tolist()
-    read_ids, read_offsets = columns.read_ids.tolist(), columns.read_offsets.tolist()
-    written_ids, written_offsets = columns.written_ids.tolist(), columns.written_offsets.tolist()
-    for record in records:
-        reads = read_ids[read_offsets[record] : read_offsets[record + 1]]
-        yield record, signatures[record], reads, written_ids[written_offsets[record] : written_offsets[record + 1]]
+    for start in range(0, len(records), _BATCH):
+        batch = records[start : start + _BATCH]
+        first, end = int(batch.min()), int(batch.max()) + 1
+        columns, signatures = session.columns, session.columns.signature[first:end].tolist()
+        read_ids, read_offsets = _lists(columns.read_ids, columns.read_offsets[first : end + 1])
+        written_ids, written_offsets = _lists(columns.written_ids, columns.written_offsets[first : end + 1])
+        for record in batch.tolist():
+            row = record - first
+            reads = read_ids[read_offsets[row] : read_offsets[row + 1]]
+            yield record, signatures[row], reads, written_ids[written_offsets[row] : written_offsets[row + 1]]
+
+
+def _lists(ids: NDArray[np.int32], offsets: Int64) -> tuple[list[int], list[int]]:
+    """The ids between the first and the last offset, and the offsets into these: lists of millions take gigabytes."""
+    return ids[offsets[0] : offsets[-1]].tolist(), (offsets - offsets[0]).tolist()
 
 
 PartialTouches = dict[int, tuple[dict[int, Part], dict[int, Part]]]

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.records.measurement import Float64
+from rooflight.records.measurement import Float64, undisturbed
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Int64, Session
 from rooflight.roofline.fusion.apart import Copies, columns_of, stretches
@@ -148,7 +148,7 @@ class _Flow:
         self._graph, self._sizes = graph, graph.sizes
         chains = [fusion.is_chain for fusion in graph.fusions]
         self._computed = bytearray(  # 1 of what is not given
-            storage in graph.inside if maker < 0 else chains[maker]
+            graph.inside[storage] if maker < 0 else chains[maker]
             for storage, maker in zip(graph.storages, graph.makers, strict=True)
         )
         self._unwritten = [size if maker >= 0 else 0 for maker, size in zip(graph.makers, graph.sizes, strict=True)]
@@ -259,7 +259,7 @@ def unused_calls(session: Session, costs: Sequence[OpCost | Uncosted]) -> Flags:
         return found
     needed = bytearray((~lifetimes.local).tobytes())  # by storage: one that is written in parts is needed whole
     droppable = [isinstance(cost, OpCost) and not cost.bytes_sent for cost in costs]
-    for record, signature, reads, writes in touched_by(session, reversed(session.counted.nonzero()[0].tolist())):
+    for record, signature, reads, writes in touched_by(session, np.flatnonzero(session.counted)[::-1]):
         if writes and droppable[signature] and not any(needed[storage] for storage in writes):
             found[record] = True
             continue
@@ -303,6 +303,7 @@ class Fusion:
         return regions.columns() if isinstance(regions, Copies) else columns_of(regions)
 
 
+@undisturbed()
 def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
     """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures."""
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
