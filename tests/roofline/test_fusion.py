@@ -10,7 +10,7 @@ from rooflight.costs.registry import cost_of, formula
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes
 from rooflight.roofline.fusion.graph import OpGraph
-from rooflight.roofline.fusion.ops import op_fusion_of
+from rooflight.roofline.fusion.ops import op_fusion_of, touched_by
 from rooflight.roofline.fusion.regions import Fusion, _Traffic, fuse
 
 X = spec((8, 8))  # 256 B
@@ -368,3 +368,12 @@ def test_of_an_out_tensor_nothing_is_read_whatever_of_the_others_is():
     picked = spec((2, 8), storage=0)
     pick = op("aten::index_select", {"self": spec((2, 8)), "index": spec((2,), "int64"), "out": picked}, [picked])
     assert op_fusion_of(pick, cost_of(pick)).read == (64, 16, 0)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [4, 3, 2, 1, 0], [3, 0, 4], []])
+def test_touched_storages_are_listed_in_batches(monkeypatch, order):
+    monkeypatch.setattr("rooflight.roofline.fusion.ops._BATCH", 2)
+    calls = [([n, 0], [n + 1]) if n % 2 else ([], [n + 1, n]) for n in range(5)]
+    session = session_of([Call(op=EXP, reads=reads, writes=writes) for reads, writes in calls])
+    expected = [(n, 0, *calls[n]) for n in order]
+    assert [*touched_by(session, np.array(order, dtype=np.int64))] == expected
