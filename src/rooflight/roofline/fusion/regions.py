@@ -145,7 +145,8 @@ class _Flow:
     """
 
     def __init__(self, graph: OpGraph) -> None:
-        self._graph, self._sizes = graph, graph.sizes
+        self._graph = graph
+        self._sizes: Sequence[int] = graph.sizes
         chains = [fusion.is_chain for fusion in graph.fusions]
         self._computed = bytearray(  # 1 of what is not given
             graph.inside[storage] if maker < 0 else chains[maker]
