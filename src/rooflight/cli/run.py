@@ -18,6 +18,7 @@ import typer
 from rooflight.cli.endings import tell
 from rooflight.cli.options import Output
 from rooflight.records.options import Option
+from rooflight.records.quantity import count_of
 from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
@@ -176,7 +177,9 @@ class _End:
             self._say(watch, f"interrupted: {self.saved} has the session, if it was written")
         except Exception as error:  # the script's end is not ours to break
             self._say(watch, f"no report ({type(error).__name__}: {error})")
-        finally:
+        from rooflight.capture.run.children import ENDED
+
+        if not (Path(watch.watched.folder) / ENDED).exists():
             rmtree(watch.watched.folder, ignore_errors=True)
 
     def _report(self, watch: Watch) -> None:
@@ -184,11 +187,16 @@ class _End:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
             self._say(watch, f"{watch.watched.script} {why}: there is nothing to report")
             return
-        from rooflight.capture.run.children import with_parts
+        from rooflight.capture.run.children import ENDED, with_parts
         from rooflight.capture.run.outcome import session_of
 
         watched = watch.watched
         session = session_of(watch.finder, watched.script, watch.exit_code, watched.steps)
+        if watch.forks and session.run is not None and session.run.step is None:
+            Path(watched.folder).mkdir(exist_ok=True)
+            (Path(watched.folder) / ENDED).touch()
+            self._say(watch, f"{watched.script} forked {count_of(watch.forks, 'child', 'children')}: what is still running "
+                      "when it ends reports on its own")  # fmt: skip
         session = with_parts(session, Path(watched.folder))
         rank = self.environment.get("RANK", "0")
         path = self.saved if rank == "0" else self.saved.with_name(f"{self.saved.stem}.rank{rank}{self.saved.suffix}")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 ELASTIC: Final = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 """The module by which torchrun starts its workers."""
+ENDED: Final = "ended"
+"""A file in the folder of parts: the parent has ended, and reads no part any more."""
 _BEGINS: Final = "from rooflight.capture.run.watch import {0}; {0}({1!r}); "
 
 

@@ -9,9 +9,10 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
-from rooflight.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
+from rooflight.capture.run.children import ELASTIC, ENDED, Watched, follow_launched, follow_spawned, write_part
 from rooflight.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.capture.run.launch import mark_function, start
 from rooflight.records.timeline import StepKind
@@ -28,6 +29,7 @@ class Watch:
         self.broken = ""
         self.errors = -1  # a descriptor of standard error that the script does not know, closed in children
         self._ended: Callable[[Watch], None] | None = ended
+        self._whole, self._parent = ended, 0
         self._open_process = os.getpid()
         sys.meta_path.insert(0, WhenImported("torch", self._torch_is_there))
         sys.meta_path.insert(0, WhenImported(ELASTIC, lambda: follow_launched(watched)))
@@ -83,6 +85,10 @@ class Watch:
     def end(self) -> None:
         """The process ends: say what was found, once."""
         ended, self._ended = self._ended, None
+        reported = (Path(self.watched.folder) / ENDED).exists() or os.getppid() != self._parent
+        orphan = self._parent and reported
+        if ended is not None and orphan and self.finder is not None and self.finder.has_trained:
+            ended = self._whole  # a daemon: who started it has reported already
         if ended is not None and os.getpid() == self._open_process:
             ended(self)
 
@@ -96,10 +102,11 @@ class Watch:
 
     def _forked(self) -> None:
         self._forget_signal()
-        self._open_process = os.getpid()
+        self._open_process, self._parent = os.getpid(), os.getppid()
         if self.errors >= 0:
             with suppress(OSError):
                 os.close(self.errors)
+            self.errors = -1
         if self._ended is not None:
             self._ended = _part
         if self.finder is not None:
