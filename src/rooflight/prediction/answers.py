@@ -268,15 +268,14 @@ class Answers:
         model, source = self._model_for(key, facts, device)
         bound_s, network = facts[:, 0], kind_of(key) is WorkKind.NETWORK
         similar = source is Source.SIMILAR and network
-        base = as_all_reduce(facts, device, taught=True) if similar else facts
-        base_s = base[:, 0]
+        base_s = as_all_reduce(facts, device)[:, 0] if similar else bound_s
         if model is None:
             typical = np.full(len(facts), TYPICAL_SLOWDOWN)
             unknown = np.zeros(len(facts), dtype=bool)
             low, high = np.maximum(0.0, typical - TYPICAL_SPREAD), typical + TYPICAL_SPREAD
             answer = Answer(slowdown=typical, low=low, high=high, known=unknown)
         else:
-            answer = self._answer(key, base, device, model)
+            answer = self._answer(key, as_all_reduce(facts, device) if similar else facts, device, model)
             if similar:
                 low = np.minimum(answer.low, np.maximum(0.0, answer.slowdown - NETWORK_SPREAD))
                 answer = replace(answer, low=low, high=np.maximum(answer.high, answer.slowdown + NETWORK_SPREAD))

@@ -154,16 +154,12 @@ def _as_taught(cost: OpCost) -> OpCost:
     return replace(cost, avoidable_flops=0, traffic=traffic)
 
 
-def as_all_reduce(facts: Floats, device: DeviceSpec, *, taught: bool = False) -> Floats:
-    """Facts [works, facts] of collectives with the bound of an all-reduce that sends as many bytes among as many; as
-    models were ``taught``, over which their times are, switches in a node add nothing.
-    """
+def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:
+    """Facts [works, facts] of collectives with the bound of an all-reduce that sends as many bytes among as many."""
     sent, ranks, nodes = facts[:, -3:].T
     topology = Topology(nodes=nodes, ranks_per_node=ranks / nodes, interconnect=device.interconnect)
     payload = sent / collectives.bus_factor(collectives.CollectiveKind.ALL_REDUCE, np.maximum(ranks, 2))
     network_s = np.asarray(least_s(collectives.CollectiveKind.ALL_REDUCE, payload, topology))
-    if taught and device.link_bytes_per_s:
-        network_s = np.where(nodes == 1, sent / device.link_bytes_per_s, network_s)
     return np.column_stack([np.maximum(network_s, facts[:, 1:3].max(axis=1)), facts[:, 1:]])
 
 
