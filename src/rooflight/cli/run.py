@@ -195,8 +195,9 @@ class _End:
         if watch.forks and session.run is not None and session.run.step is None:
             Path(watched.folder).mkdir(exist_ok=True)
             (Path(watched.folder) / ENDED).touch()
-            self._say(watch, f"{watched.script} forked {count_of(watch.forks, 'child', 'children')}: what is still running "
-                      "when it ends reports on its own")  # fmt: skip
+            children = count_of(watch.forks, "child", "children")
+            text = f"{watched.script} forked {children}: what is still running reports when it ends"
+            self._say(watch, text)
         session = with_parts(session, Path(watched.folder))
         rank = self.environment.get("RANK", "0")
         path = self.saved if rank == "0" else self.saved.with_name(f"{self.saved.stem}.rank{rank}{self.saved.suffix}")
