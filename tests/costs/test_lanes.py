@@ -64,6 +64,19 @@ def test_a_plain_number_may_stand_on_the_left(right: list[int], left: int):
     assert numbers(left // lanes([each or 1 for each in right]), 0) == [left // (each or 1) for each in right]
 
 
+@pytest.mark.parametrize("operation", [operator.and_, operator.or_, operator.xor], ids=lambda each: each.__name__)
+@given(pairs=st.lists(st.tuples(whole, whole), min_size=2, max_size=6), truth=st.booleans())
+def test_bits_are_those_of_python(operation: Callable[[Any, Any], Any], pairs: list[Any], truth: bool):
+    left, right = map(list, zip(*pairs, strict=True))
+    found = operation(lanes(left), lanes(right))
+    assert numbers(found, 0) == [operation(one, other) for one, other in pairs]
+    assert all(abs(each) <= found.limit for each in numbers(found, 0))
+    same = [operation(truth, one > other) for one, other in pairs]
+    assert [repr(each) for each in numbers(operation(truth, lanes(left) > lanes(right)), len(pairs))] == list(
+        map(repr, same)
+    )
+
+
 def test_what_formulas_do_with_sizes():
     sizes = lanes([3, 4, 5])
     assert math.prod((2, sizes, sizes)).values.tolist() == [18, 32, 50]

@@ -117,6 +117,15 @@ def test_batches_of_any_size_give_the_same(rows: int, monkeypatch: pytest.Monkey
     assert many == pytest.approx(np.tile(few, times)[:rows], abs=1e-9)
 
 
+def test_many_small_batches_are_walked_as_one_large_one_with_the_same_sums(monkeypatch: pytest.MonkeyPatch):
+    forest, _, values = grown(WAYS[0], monkeypatch)
+    slow = []
+    monkeypatch.setattr(Trees, "_walk", lambda self, rows, walk=Trees._walk: slow.append(len(rows)) or walk(self, rows))
+    found = [forest.predict(values).tolist() for _ in range(2 * ENOUGH // len(values))]
+    assert all(each == found[0] for each in found)  # leaves are on a grid: no order of sums changes a digit
+    assert ENOUGH - len(values) <= sum(slow) < ENOUGH
+
+
 def test_lone_leaves():
     assert lone(0.5, 2).predict(np.zeros((3, 2))).tolist() == [0.5] * 3
     assert lone(0.5, 2).predict(np.zeros((ENOUGH, 2))).tolist() == [0.5] * ENOUGH

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from rooflight.devices import get
 from rooflight.devices.spec import Reached
 from rooflight.prediction.fit.experts import join, teach, with_reached
+from rooflight.prediction.fit.few_rows import correction
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import (
     PRODUCTS,
@@ -25,6 +26,7 @@ from rooflight.prediction.model.devices import (
     familiarity,
     likeness,
 )
+from rooflight.prediction.model.model import Expert
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, product_facts
 from rooflight.prediction.work.features import features_of, names_of
@@ -226,6 +228,19 @@ def test_a_device_asks_the_others_of_work_that_is_strange_to_it():
     assert answer.slowdown[1] == pytest.approx(1.0)
     assert list(answer.known) == [False, True]
     assert answer.high[0] - answer.slowdown[0] > answer.high[1] - answer.slowdown[1]
+
+
+@pytest.mark.parametrize("device", [H100, get("L4")])
+def test_each_expert_is_asked_once_of_strange_work_and_its_launches(device, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr(Expert, "predict", lambda self, key, values: asked.append(self.device) or np.ones(len(values)))
+    found = model(replace(narrow(H100, least_m=1024.0), launch_s=2e-5), replace(expert(A100, 1.0, 1.0), launch_s=2e-5))
+    taught = correction(get("L4"), np.zeros((5, len(names_of(PRODUCT_KEY)))), np.full(5, -0.5))
+    replace(found, corrections=(taught,)).answer(
+        product_facts(np.full(3, 16.0), 4096.0, 4096.0, "fp16", device), device
+    )
+    own = [H100.name] if device is H100 else []
+    assert sorted(asked) == sorted([*own, H100.name, A100.name])
 
 
 def test_a_dtype_that_was_never_shown_widens_the_interval():

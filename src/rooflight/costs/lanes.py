@@ -197,6 +197,8 @@ def _lanes(values: NDArray[np.int64]) -> int:
 def _wrapped(number: Any, like: Lanes) -> Lanes:
     if type(number) is Lanes:
         return number
+    if isinstance(number, bool):
+        return Lanes(np.array([number]))
     if isinstance(number, int):
         limit = abs(int(number))
         return Lanes(np.array([number], dtype=np.int64 if limit < _INT64 else object), limit)
@@ -285,11 +287,13 @@ def _refuse_zero(divisor: Lanes) -> None:
 
 
 def _each(operation: Operation, one: Any, other: Any) -> Lanes:
-    """An operation done by Python, lane by lane; of truths by numpy."""
+    """An operation done by Python, lane by lane; of truths, and bit by bit of integers, by numpy."""
     like = one if type(one) is Lanes else other
     left, right = _wrapped(one, like), _wrapped(other, like)
     if left.values.dtype == right.values.dtype == np.bool_:
         return Lanes(operation(left.values, right.values), 1)
+    if operation in _BITWISE and left.values.dtype == right.values.dtype == np.int64:
+        return Lanes(operation(left.values, right.values), 2 * max(left.limit, right.limit) + 1)
     pairs = np.broadcast_arrays(left.values, right.values)
     return _made([operation(a, b) for a, b in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)])
 
@@ -312,11 +316,12 @@ def _chosen(over: Any, one: Any, other: Any) -> Any:
     return Lanes(over(left.values, right.values), max(left.limit, right.limit))
 
 
+_BITWISE: Final = (operator.and_, operator.or_, operator.xor)
 _OPERATORS: Final = {
     _linear: (operator.add, operator.sub),
     _divided: (operator.floordiv, operator.mod),
     _quotient: (operator.truediv,),
-    _each: (operator.pow, operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor),
+    _each: (operator.pow, operator.lshift, operator.rshift, *_BITWISE),
     _compared: (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge),
 }
 """Which rule lanes go by in which of Python's operations."""

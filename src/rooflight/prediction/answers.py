@@ -44,7 +44,7 @@ from rooflight.prediction.work.facts import (
     kind_of,
     on_lesser,
 )
-from rooflight.prediction.work.features import names_of
+from rooflight.prediction.work.features import features_of, names_of
 from rooflight.prediction.work.floors import (
     beyond_read,
     has_launch,
@@ -169,11 +169,16 @@ class Answers:
     def _measured(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
         """Which works are of sizes that the device was measured at, though in ops of other names, or in a few rows."""
         _, source = self._model_for(key, facts, device)
-        near = model.near_rows(facts, device)
-        if source is Source.REGRESSED:
-            near |= model.knows(facts, device, key)
+        near = np.zeros(len(facts), dtype=bool)
+        if device.name in model.measured_devices:
+            values = features_of(model.key, facts, device)
+            near |= model.near_rows(values, device)
+            if source is Source.REGRESSED:
+                near |= model.knows(values, device, key)
         others, far = self._others_instead(key, facts, device, model)
-        return near if others is None else np.asarray(near | (far & others.near_rows(facts, device)))
+        if others is None or not far.any():
+            return near
+        return np.asarray(near | (far & others.near_rows(features_of(others.key, facts, device), device)))
 
     def _levelled(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         times = np.empty((len(facts), 3))

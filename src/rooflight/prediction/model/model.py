@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -170,7 +170,7 @@ class Model:
         """Each expert's answer less the model's, ``slowdown`` [rows], for rows of features [rows, features]:
         [rows, experts].
         """
-        return np.stack([expert.predict(self.key, values) for expert in self.experts], axis=1) - slowdown[:, None]
+        return np.stack(self._views(values), axis=1) - slowdown[:, None]
 
     def refined(self, refinement: Refinement, values: Floats, base: Answer, apart: Floats) -> Answer:
         """The answer to rows of features [rows, features] with what was learned on top of ``base``, that of the experts
@@ -188,11 +188,12 @@ class Model:
         """What experts and corrections answer of rows of facts [rows, facts]; times may be below the bound. What the
         device's own expert knows is not corrected.
         """
-        answer = self._of_experts(facts, values, device)
+        views = self._views(values) if self.expert(device) is None else ()
+        answer = self._of_experts(facts, values, device, views)
         correction = self.correction(device)
         if correction is None:
             return answer
-        slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device)
+        slowdown = answer.slowdown - self._launch_shares(facts, values, answer.slowdown, device, views)
         slowdown = slowdown + np.where(answer.known, 0.0, correction.predict(values))
         low, high = slowdown + answer.low - answer.slowdown, slowdown + answer.high - answer.slowdown
         near = correction.knows(self.key, values) & ~answer.known & (correction.rows >= ENOUGH_FOR_PLACES)
@@ -203,11 +204,10 @@ class Model:
         """What few rows of a device add, if anything."""
         return next((each for each in self.corrections if each.device == device.name), None)
 
-    def knows(self, facts: Floats, device: DeviceSpec, kind: str = "") -> Mask:
-        """Which rows of facts [rows, facts] ``answer`` calls known."""
-        values = features_of(self.key, facts, device)
+    def knows(self, values: Floats, device: DeviceSpec, kind: str = "") -> Mask:
+        """Which rows of features [rows, features] ``answer`` calls known."""
         own, few, later = self.expert(device), self.correction(device), self.refinement(device, kind)
-        known = np.zeros(len(facts), dtype=bool)
+        known = np.zeros(len(values), dtype=bool)
         for each in (own, few if few is not None and few.rows >= ENOUGH_FOR_PLACES else None, later):
             if each is not None:
                 known |= each.knows(self.key, values)
@@ -222,12 +222,11 @@ class Model:
             return inf
         return float(np.exp(expert.low[0] + expert.predict(self.key, expert.low[None])[0]))
 
-    def near_rows(self, facts: Floats, device: DeviceSpec) -> Mask:
-        """Which rows of facts [rows, facts] are of sizes that the device's own expert or a correction learned from,
+    def near_rows(self, values: Floats, device: DeviceSpec) -> Mask:
+        """Which rows of features [rows, features] are of sizes that the device's own expert or a correction learned from,
         however few rows that was: of a process those beside one of its points, of trees those in the rows' ranges.
         """
-        values = features_of(self.key, facts, device)
-        sizes, near = list(size_features(self.key)), np.zeros(len(facts), dtype=bool)
+        sizes, near = list(size_features(self.key)), np.zeros(len(values), dtype=bool)
         taught: list[tuple[Learned, Learner]] = [(each, each.main) for each in self.experts]
         taught += [(each, each.near) for each in self.corrections]
         for each, learner in taught:
@@ -251,14 +250,17 @@ class Model:
     def uncorrected(self, facts: Floats, device: DeviceSpec) -> Floats:
         """log(time / bound) that is corrected on a device: on one without an expert, no launch is in it."""
         values = features_of(self.key, facts, device)
-        slowdown = self._of_experts(facts, values, device).slowdown
-        return slowdown - self._launch_shares(facts, values, slowdown, device)
+        views = self._views(values) if self.expert(device) is None else ()
+        slowdown = self._of_experts(facts, values, device, views).slowdown
+        return slowdown - self._launch_shares(facts, values, slowdown, device, views)
 
-    def _launch_shares(self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec) -> Floats:
+    def _launch_shares(
+        self, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec, views: Sequence[Floats]
+    ) -> Floats:
         if self.expert(device) is not None:
             return np.zeros(len(slowdown))
         time_s = facts[:, 0] * np.exp(slowdown)
-        launches_s = self._launches_of_others_s(facts, values, time_s, device)
+        launches_s = self._launches_of_others_s(facts, values, time_s, device, views)
         alone_s = np.maximum(time_s - launches_s, small_kernel_s(self.key, device))
         return slowdown - np.log(np.maximum(1.0, alone_s / facts[:, 0]))
 
@@ -267,12 +269,13 @@ class Model:
         """Whether its experts' answers are to be added to ``usual_slowdown``."""
         return all(expert.usual for expert in self.experts)
 
-    def _of_experts(self, facts: Floats, values: Floats, device: DeviceSpec) -> Answer:
+    def _of_experts(self, facts: Floats, values: Floats, device: DeviceSpec, views: Sequence[Floats]) -> Answer:
+        """``views`` are all experts' (``_views``), read only on a device without one of its own."""
         expert = self.expert(device)
         launch_s = expert.launch_s if expert else 0.0
         usual = usual_slowdown(self.key, facts, device, launch_s) if self.usual else np.zeros(len(facts))
         if expert is None:
-            slowdown = self.blend(values, device_traits(device))
+            slowdown = self.blend(values, device_traits(device), views)
             known = np.zeros(len(values), dtype=bool)
             low, high = (np.full(len(values), end) for end in self.unseen)
         else:
@@ -282,8 +285,10 @@ class Model:
             if strange.any():
                 known &= ~strange
                 if len(self.experts) > 1:
-                    blend = self.blend(values[strange], expert.traits)
-                    slowdown[strange] = self._with_launch_of(expert, facts[strange], values[strange], blend, device)
+                    views = self._views(values[strange])
+                    blend = self.blend(values[strange], expert.traits, views)
+                    blend = self._with_launch_of(expert, facts[strange], values[strange], blend, device, views)
+                    slowdown[strange] = blend
                 low[strange], high[strange] = (
                     min(expert.outside[0], self.unseen[0]),
                     max(expert.outside[1], self.unseen[1]),
@@ -292,13 +297,19 @@ class Model:
         return Answer(slowdown=slowdown, low=slowdown + low, high=slowdown + high, known=known)
 
     def _with_launch_of(
-        self, expert: Expert, facts: Floats, values: Floats, slowdown: Floats, device: DeviceSpec
+        self,
+        expert: Expert,
+        facts: Floats,
+        values: Floats,
+        slowdown: Floats,
+        device: DeviceSpec,
+        views: Sequence[Floats],
     ) -> Floats:
         if self.usual:
             return slowdown
         bound_s = facts[:, 0]
         time_s = bound_s * np.exp(slowdown)
-        alone_s = np.maximum(bound_s, time_s - self._launches_of_others_s(facts, values, time_s, device))
+        alone_s = np.maximum(bound_s, time_s - self._launches_of_others_s(facts, values, time_s, device, views))
         return np.asarray(np.log(with_launch(alone_s, expert.launch_s) / bound_s))
 
     def launches_s(self, facts: Floats, device: DeviceSpec, slowdown: Floats, kind: str = "") -> Floats:
@@ -314,17 +325,21 @@ class Model:
             return np.asarray(time_s - without_launch(time_s, expert.launch_s))
         if self.correction(device) is not None:
             return np.zeros(len(facts))
-        return self._launches_of_others_s(facts, features_of(self.key, facts, device), time_s, device)
+        values = features_of(self.key, facts, device)
+        return self._launches_of_others_s(facts, values, time_s, device, self._views(values))
 
-    def _launches_of_others_s(self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec) -> Floats:
+    def _launches_of_others_s(
+        self, facts: Floats, values: Floats, time_s: Floats, device: DeviceSpec, views: Sequence[Floats]
+    ) -> Floats:
         if self.usual or not any(expert.launch_s for expert in self.experts):
             return np.zeros(len(facts))
         bound_s, answers = facts[:, 0], []
-        for each in self.experts:
-            there_s = bound_s * bound_elsewhere(self.key, values, device_traits(device), each.traits)
-            taken_s = without_launch(there_s * np.exp(each.predict(self.key, values)), each.launch_s)
+        here = device_traits(device)
+        for each, view in zip(self.experts, views, strict=True):
+            there_s = bound_s * bound_elsewhere(self.key, values, here, each.traits)
+            taken_s = without_launch(there_s * np.exp(view), each.launch_s)
             answers.append(np.log(np.maximum(1.0, taken_s / there_s)))
-        alone = blended(self.key, self.experts, answers, values, device_traits(device), self.power)
+        alone = blended(self.key, self.experts, answers, values, here, self.power)
         return np.asarray(np.maximum(0.0, time_s - bound_s * np.exp(alone)))
 
     def likeness(self, facts: Floats, device: DeviceSpec) -> Floats:
@@ -335,9 +350,15 @@ class Model:
         ]
         return np.asarray(np.max(weights, axis=0))
 
-    def blend(self, values: Floats, traits: Mapping[str, float]) -> Floats:
-        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts."""
-        answers = [expert.predict(self.key, values) for expert in self.experts]
+    def _views(self, values: Floats) -> list[Floats]:
+        """What each expert answers of rows of features [rows, features]."""
+        return [expert.predict(self.key, values) for expert in self.experts]
+
+    def blend(self, values: Floats, traits: Mapping[str, float], views: Sequence[Floats] = ()) -> Floats:
+        """log(time / bound) of rows of features [rows, features] on a device with these traits, from all experts, of
+        which ``views`` are the answers where they are known.
+        """
+        answers = views or self._views(values)
         if self.usual:
             return averaged(self.key, self.experts, answers, values, traits)
         return blended(self.key, self.experts, answers, values, traits, self.power)

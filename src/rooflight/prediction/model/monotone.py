@@ -218,13 +218,18 @@ class Points:
 
     def has(self, codes: Integers) -> Mask:
         """Which points there are."""
-        if not len(self._codes):
-            return np.zeros(len(codes), dtype=bool)
-        return np.asarray(self._codes[np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)] == codes)
+        return self.found(codes)[1]
 
     def of(self, codes: Integers) -> Floats:
         """Of points that there are."""
         return self._times[np.searchsorted(self._codes, codes)]
+
+    def found(self, codes: Integers) -> tuple[Floats, Mask]:
+        """Of any points, and which of them there are: of others, the times are those of another point."""
+        if not len(self._codes):
+            return np.zeros((len(codes), 4)), np.zeros(len(codes), dtype=bool)
+        place = np.minimum(np.searchsorted(self._codes, codes), len(self._codes) - 1)
+        return self._times[place], self._codes[place] == codes
 
     def add(self, codes: Integers, times: Floats) -> None:
         """Points that there are not yet."""
@@ -258,9 +263,11 @@ class Surface:
             both = np.stack([each, each + (part > 0)]) * step
             codes = (codes[:, None] + both).reshape(-1, len(facts))
             weights = (weights[:, None] * np.stack([1 - part, part])).reshape(-1, len(facts))
-        if not (has := self._settled.has(codes.reshape(-1))).all():
+        found, has = self._settled.found(codes.reshape(-1))
+        if not has.all():
             self._settle(np.unique(codes.reshape(-1)[~has]))
-        found = self._settled.of(codes.reshape(-1)).reshape(*codes.shape, -1)
+            found = self._settled.of(codes.reshape(-1))
+        found = found.reshape(*codes.shape, -1)
         like = resized(self._key, np.broadcast_to(self._facts, facts.shape), sizes)
         # as much of the bound as times grow with it is exact, the rest linear
         lowest, highest = found[0], found[-1]
@@ -353,7 +360,8 @@ def alike(key: str, facts: Floats) -> Iterator[tuple[Integers, Floats, Groups]]:
         groups.append(((0,),))
     same = _plain(key, resized(key, facts, reference), reference)
     rounded = np.where(same > 0, np.round(np.log10(np.where(same > 0, same, 1.0)), _DIGITS), -np.inf)
-    _, first, which = np.unique(np.column_stack([rounded, other]), axis=0, return_index=True, return_inverse=True)
+    told = np.column_stack([other, rounded[:, (rounded != rounded[0]).any(axis=0)]])  # what tells works apart
+    _, first, which = np.unique(told, axis=0, return_index=True, return_inverse=True)
     for number, row in enumerate(first):
         representative = np.where(np.isfinite(rounded[row]), 10.0 ** rounded[row], same[row])
         yield np.flatnonzero(which.reshape(-1) == number), representative, groups[int(other[row])]
