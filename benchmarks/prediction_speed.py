@@ -6,8 +6,9 @@ Cold: the least and the median of nine runs of the command, in a process of its 
 200,000 distinct ones on a device whose expert was shown such work, by `Predictor.predict_products`, features and
 intervals included; least and median of five, by the wall clock, as LightGBM uses every core. Operators: for each one
 100,000 shapes, all their directions, by CPU time: the least of three of what costs, bounds and facts take, and of whole
-predictions; beside them what 200 of these shapes take one by one. Tables: CPU seconds to bound and to lint all rows
-of estimate-train-time's files, where ROOFLIGHT_DATA has them.
+predictions; beside them what 200 of these shapes take one by one. Devices: 2,000 random linear shapes, both directions,
+by CPU time: the first of all, others of as many, and the least of three calls again. Tables: CPU seconds to bound and
+to lint all rows of estimate-train-time's files, where ROOFLIGHT_DATA has them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from predictions_in_order import DEVICES
+from predictions_in_order import shapes_of as random_shapes
 
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import Operator, accepted
@@ -36,6 +39,7 @@ DEVICE = "A100-SXM4-80GB"
 COUNT = 200_000
 SHAPES = 100_000
 ALONE = 200
+FEW_SHAPES = 2_000
 FEW = {"encoders": 32, "tensors": 64, "parts": 16, "mp": 8, "nodes": 8, "gpus_per_node": 8, "kernel": 7, "stride": 2}
 """The most of a parameter that stays small; others go to 8,192."""
 POWERS = ("mp", "h", "kv_heads", "groups", "moe_num_experts", "top_k", "nodes", "gpus_per_node")
@@ -117,6 +121,21 @@ def least(run: Callable[[], None]) -> float:
     return min(seconds)
 
 
+def devices() -> None:
+    predictor, linear = Predictor(), registry.find("linear")
+    print(f"\n{'device':16} {'first':>8} {'others':>8} {'again':>8}   shapes a second")
+    for device in DEVICES:
+        first, others = (random_shapes(linear, FEW_SHAPES, seed) for seed in (1, 0))
+
+        def predictions(shapes: dict[str, NDArray[np.int64]], device: str = device) -> float:
+            start = time.process_time()
+            predictor.predict_shapes("linear", shapes, "bf16", device)
+            return FEW_SHAPES / (time.process_time() - start)
+
+        rates = predictions(first), predictions(others), max(predictions(others) for _ in range(3))
+        print(f"{device:16} {rates[0]:8,.0f} {rates[1]:8,.0f} {rates[2]:8,.0f}", flush=True)
+
+
 def tables(root: Path) -> None:
     read = [table for path in find(root)[0] for table in read_file(path)]
     rows = sum(map(len, read))
@@ -135,6 +154,7 @@ def main() -> None:
     rates = [COUNT / each for each in warm()]
     print(f"predict_products, warm: most {max(rates):,.0f} a second, median {statistics.median(rates):,.0f} a second")
     operators()
+    devices()
     data = os.environ.get("ROOFLIGHT_DATA")
     if data:
         tables(Path(data) / "estimate-train-time")

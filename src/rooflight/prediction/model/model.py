@@ -223,8 +223,8 @@ class Model:
         return float(np.exp(expert.low[0] + expert.predict(self.key, expert.low[None])[0]))
 
     def near_rows(self, values: Floats, device: DeviceSpec) -> Mask:
-        """Which rows of features [rows, features] are of sizes that the device's own expert or a correction learned from,
-        however few rows that was: of a process those beside one of its points, of trees those in the rows' ranges.
+        """Which rows of features [rows, features] are of sizes that the device's own expert or a correction learned
+        from, however few rows that was: of a process those beside one of its points, of trees those in their ranges.
         """
         sizes, near = list(size_features(self.key)), np.zeros(len(values), dtype=bool)
         taught: list[tuple[Learned, Learner]] = [(each, each.main) for each in self.experts]
