@@ -34,6 +34,7 @@ import rooflight as rl
 SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"
 LIMIT_S = 240
 SIGNAL_AFTER_S = 0.5
+FEW = 4  # of so few steps perhaps none is left to record
 NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?|\b(nan|inf)\b")
 OWN_TRACEBACK = re.compile(r'File "[^"]*/rooflight/')
 
@@ -195,6 +196,8 @@ def reported(row: Row, aside: Path, stderr: str) -> tuple[list[str], str]:
         found.append(f"a step is {step['kind']}, not {' or '.join(row.kinds)}")
     if not (step["count"] in row.steps or (row.at_least is not None and step["count"] >= row.at_least)):
         found.append(f"{step['count']} steps, not {' or '.join(map(str, row.steps)) or row.at_least}")
+    if step["count"] > FEW and step.get("recorded") is None:
+        found.append("no step was recorded")
     if not (step["where"] and step["begins"]):
         found.append("no place or beginning of the step")
     shares = [part["share"] for part in run["between"]]

@@ -1,4 +1,4 @@
-"""Gradients by ``torch.func``, without backward or optimizer; the update makes new tensors."""
+"""Gradients by ``torch.func``, without backward and optimizer; the update makes new tensors."""
 
 import torch
 from torch import nn

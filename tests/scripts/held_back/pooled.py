@@ -1,4 +1,4 @@
-"""A pool of two forked processes trains four candidates of eight steps; the parent keeps the best."""
+"""Two forked processes of a pool train four candidates for eight steps each; the parent trains nothing."""
 
 import multiprocessing
 

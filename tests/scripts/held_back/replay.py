@@ -1,4 +1,4 @@
-"""Q-learning from a replay buffer: 100 moves before it is first trained, then every fourth; a target network."""
+"""Q-learning from a replay buffer: 100 steps of play, then training after every fourth; a target network."""
 
 import random
 from collections import deque
