@@ -209,6 +209,43 @@ print(inspect.getsource(Trainer.step))
     assert {"aten::mm"} <= {each["name"] for each in ended.document["by_op"]}
 
 
+def test_an_optimizer_that_steps_every_third_time_inside_compiled_code(script):
+    text = """
+import torch
+from torch import nn
+d, g = nn.Linear(8, 1), nn.Linear(4, 8)
+of_d, of_g = torch.optim.SGD(d.parameters(), lr=0.1), torch.optim.SGD(g.parameters(), lr=0.1)
+step = torch.compile(of_g.step, backend="eager")
+for place in range(15):
+    of_d.zero_grad()
+    d(torch.ones(2, 8)).mean().backward()
+    of_d.step()
+    if place % 3 == 2:
+        g(torch.ones(2, 4)).mean().backward()
+        step()
+print("trained")
+"""
+    ended = script(text)
+    assert (ended.out, ended.code) == ("trained\n", 0)
+    step = ended.run["step"]
+    assert (step["count"], [count for _, count in step["calls"]], step["recorded"]) == (5, [15, 5], 3)
+    assert ended.run["alike"][0]["backwards"] == 4
+
+
+def test_gradients_without_backward_and_a_traced_model(script):
+    text = """
+import torch
+net = torch.nn.Linear(4, 4)
+torch.jit.trace(net, torch.ones(2, 4))
+for _ in range(6):
+    found = torch.autograd.grad(net(torch.ones(2, 4)).sum(), list(net.parameters()))
+print(len(found))
+"""
+    ended = script(text)
+    assert (ended.out, ended.code) == ("2\n", 0)
+    assert (ended.run["step"]["kind"], ended.run["step"]["count"]) == ("backward", 6)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from weakref import ref
 
 from torch import is_grad_enabled, nn
-from torch._C import _current_graph_task_id
+from torch._C import _current_graph_task_id, _get_tracing_state
 from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _global_forward_pre_hooks
@@ -79,6 +79,7 @@ class StepFinder:
         self._call_begin = self._call_place = self._call_recorded = 0
         self._ended_by_backward = False
         self.evaluates_since = self._with_gradients_since = 0
+        self._only_grads = True  # no call of backward so far
         self.in_known_step = False  # a step whose backward passes are only counted
         self._trained_in_eval: type | None = None
         self._trains_in_eval = self._without_modules = self._call_is_recorded = False
@@ -99,9 +100,10 @@ class StepFinder:
 
     def called(self, module: nn.Module, args: Any) -> None:
         """Torch's hook before each outermost call of a module."""
-        if is_dynamo_compiling() or not self._mine() or _current_graph_task_id() != -1:
+        if is_dynamo_compiling() or not self._mine() or _current_graph_task_id() != -1 or _get_tracing_state():
             return
         now = perf_counter_ns()
+        self.recorder.keep_what_ended()
         if self.only is not None and self._is_chosen(module, args, now):
             return
         _, weights, _ = self._weights_of(module)
@@ -174,6 +176,12 @@ class StepFinder:
             self.watch()
 
     # -- backward passes
+
+    def counts_backward(self, *, accumulates: bool) -> bool:
+        """Whether it may end a step: ``backward`` does, and before any of those ``autograd.grad`` outside modules."""
+        if accumulates:
+            self._only_grads = False
+        return accumulates or (self._only_grads and self._called is None and not self.by_optimizer.count)
 
     def backward_begins(self) -> None:
         """A backward pass, not one inside another."""
@@ -290,7 +298,7 @@ class StepFinder:
         number = self.optimizers.setdefault(caller, len(self.optimizers))
         if number == len(self.optimizers) - 1:
             self.cycle = None if number else 1
-            self.recorder.settled = False
+            self.recorder.settled, self.hook = False, None
         self._numbers[id(optimizer)] = number
         return number
 
@@ -306,6 +314,7 @@ class StepFinder:
         """A loader is asked for a batch of ``data``. Returns when, or 0 where it is not the time between steps."""
         now = perf_counter_ns()
         self._forget_call()
+        self.recorder.keep_what_ended()
         if self._ended_by_backward:
             self._end_backward(now)
         if self.begun:
@@ -368,6 +377,7 @@ class StepFinder:
         self._look_away()
         self._forget_call()
         self._look_away()
+        self.recorder.keep_what_ended()
         if self._ended_by_backward:  # what the script did after it is no part of it
             now, made = self._backward_end
             self.nodes += _get_sequence_nr() - made

@@ -73,7 +73,7 @@ def _watch_backward(finder: StepFinder) -> None:
 
     @wraps(run_backward)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if in_backward() != -1 or not kwargs.get("accumulate_grad"):
+        if in_backward() != -1 or not finder.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
             return run_backward(*args, **kwargs)
         if finder.in_known_step:
             finder.backwards += 1

@@ -26,7 +26,8 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
     kind, steps, caller = _found(finder)
     nothing = Run(script=script, exit_code=exit_code, seen=_seen(finder))
     if kind is None:
-        return replace(_empty(), run=nothing)
+        empty = _empty()
+        return replace(empty, run=nothing, environment={**empty.environment, "target": script})
     cycle = (finder.cycle or 1) if kind is StepKind.OPTIMIZER else 1
     kept = finder.recorder.kept.get(kind)
     if kept is None:  # of another kind, which its calls are parts of
@@ -51,7 +52,8 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
     )
     session = kept.session if kept is not None else _empty()
     times = _timed(steps, cycle, kept if place is not None else None, finder.skip, taken, limit)
-    return _with_times(replace(session, run=run), times)
+    environment = {**session.environment, "target": script}
+    return _with_times(replace(session, run=run, environment=environment), times, None if place is not None else 0.0)
 
 
 _WITH_A_BEGIN: Final = (StepKind.OPTIMIZER, StepKind.BACKWARD)
@@ -108,7 +110,7 @@ def _timed(
     return np.asarray(seconds[places[:limit]], dtype=np.float64)
 
 
-def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Session:
+def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.float64]], same: float | None) -> Session:
     own = session.measurement
     on_cpu = session.environment.get("device_kind") == "cpu"
     nothing = np.empty((0, len(session)))
@@ -120,6 +122,7 @@ def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.floa
             wall_samples_s=walls,
             op_samples_s=own.op_samples_s if own is not None and timed else nothing,
             op_starts_s=own.op_starts_s if own is not None and timed else np.empty((0, 0)),
+            same_calls=same,
             clock="steps of the script; ops, while one was recorded" if timed else "steps of the script",
         )
     )

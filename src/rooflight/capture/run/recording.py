@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.records.session import Session
@@ -37,6 +39,7 @@ class Recorder:
         self._place = 0
         self._cycle = 1
         self.kept: dict[StepKind, Kept] = {}
+        self._later: Callable[[], None] | None = None
         self.broken = ""
         self.settled = False
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
@@ -82,7 +85,11 @@ class Recorder:
         """
         if self._open is None:
             return
+        if not so_far and _in_compiled():  # torch would put its state back when that returns
+            self._later = partial(self.keep, kind, settles=settles)
+            return
         recording = self._open
+        self._later = None
         self.taken[kind].add(self._place)
         try:
             if not so_far:
@@ -96,6 +103,11 @@ class Recorder:
             self.kept[kind] = Kept(session, self._place, self._cycle)
             self.settled = settles and self._place >= self._skip
 
+    def keep_what_ended(self) -> None:
+        """End a recording whose step ended inside a compiled function, now that this has returned."""
+        if self._later is not None:
+            self._later()
+
     def give_up_after(self, backwards: int) -> None:
         """Drop a recording that has run for too long."""
         if backwards >= _MOST_BACKWARDS:
@@ -103,6 +115,7 @@ class Recorder:
 
     def drop(self) -> None:
         """End the recording, and keep nothing of it."""
+        self._later = None
         if self._open is not None:
             recording, self._open = self._open, None
             with suppress(Exception):
@@ -111,3 +124,14 @@ class Recorder:
     def _fails(self, error: Exception) -> None:
         self.broken = f"{type(error).__name__}: {error}"
         self.drop()
+
+
+def _in_compiled() -> bool:
+    """Whether a function of torch.compile is running in this thread."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    frame = sys._getframe(1) if dynamo is not None else None
+    while frame is not None:
+        if frame.f_code.co_filename == dynamo.__file__:  # type: ignore[union-attr]
+            return True
+        frame = frame.f_back
+    return False
