@@ -27,6 +27,10 @@ def unknown_options(text: str) -> list[str]:
             command = command.commands[words.pop(0)]
         if command is TREE or command.name == "predict":
             continue
+        if command.name == "run":  # what follows the script is the script's
+            words = words[
+                : next((place for place, word in enumerate(words) if word.endswith(".py") or word == "-m"), None)
+            ]
         known = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
         options = [match[0] for word in words if (match := re.match(r"--[a-z][a-z0-9-]*", word))]
         found += [f"{command.name} {option}" for option in options if option not in known]

@@ -39,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 _VERBS = (
-    ("run", run, "Run a script as it is, and say how far its step is from the speed of light."),
+    ("run", run, "Run a script as it is, and report its step."),
     ("analyze", analyze, "Say how far a step is from the speed of light, and why."),
     ("score", score, "Check and time a kernel beside its bounds."),
     ("compile-bench", compile_bench, "Say whether torch.compile pays, and from which iteration on."),

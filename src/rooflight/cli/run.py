@@ -65,7 +65,7 @@ class RunOutput(Output):
 
 def run(
     script: Annotated[
-        list[str], typer.Argument(metavar="SCRIPT ARGS…", help="Python file, or with -m a module; then its arguments.")
+        list[str], typer.Argument(metavar="SCRIPT", help="Python file, or with -m a module; then its arguments.")
     ],
     *,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")] = False,
@@ -83,7 +83,7 @@ def run(
 
     \b
       rooflight run train.py --epochs 1
-      rooflight run --steps 20 --skip 5 --html report.html train.py --batch-size 64
+      rooflight run --skip 5 --html report.html train.py --batch-size 64
       rooflight run -m torch.distributed.run --nproc-per-node 2 train.py
       rooflight run --step module:GPT generate.py
     """
