@@ -56,6 +56,7 @@ raise ValueError("of the script")
 """
 BY_HAND = """
 import os, sys, torch
+os.chdir("/")  # what the options name lies where the script began
 w = torch.ones(4, 4, requires_grad=True)
 for _ in range(9):
     (w @ w).sum().backward()

@@ -102,9 +102,8 @@ def run(
 
 
 def _words(output: Output) -> list[str]:
-    """The options of the report, with paths that hold wherever the script goes."""
     files = {name: getattr(output, name) for name in ("json", "markdown", "csv", "html")}
-    words = [word for name, file in files.items() if file for word in (f"--{name}", os.path.abspath(file))]  # noqa: PTH100
+    words = [word for name, file in files.items() if file for word in (f"--{name}", file)]
     for each in output.render:
         words += ["--render", each]
     return words
@@ -132,8 +131,9 @@ class Launch:
 
         name = self.target if self.module else Path(self.target).name
         environment, place = dict(os.environ), Path.cwd()
-        folder = _folder() / f"parts-{os.getpid()}"
-        unnamed = _folder() / f"{_plain(name)}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
+        kept = _folder()
+        folder = kept / f"parts-{os.getpid()}"
+        unnamed = kept / f"{_plain(name)}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
         saved = Path.cwd() / self.save if self.save else unnamed
         watched = Watched(script=name, folder=str(folder), skip=self.skip, steps=self.steps, only=self.only,
                           named=self.named)  # fmt: skip
@@ -150,13 +150,16 @@ def _plain(name: str) -> str:
 
 
 def _folder() -> Path:
-    """Where sessions of runs are kept that have no name of their own: the newest few."""
+    """Where sessions of runs are kept that have no name of their own: the newest ``_KEPT_RUNS``."""
     from rooflight.devices.calibrations import folder
 
     with suppress(OSError):
         runs = folder() / "runs"
         runs.mkdir(parents=True, exist_ok=True)
         if os.access(runs, os.W_OK):
+            oldest_first = sorted(runs.glob("*.session"), key=lambda path: path.stat().st_mtime)
+            for old in oldest_first[:-_KEPT_RUNS]:
+                old.unlink(missing_ok=True)
             return runs
     return Path(tempfile.gettempdir())
 
@@ -219,6 +222,7 @@ class _End:
     def _analyze(self, watch: Watch, path: Path) -> None:
         command = [sys.executable, "-P", "-m", "rooflight", "analyze", str(path), "--brief", *self.outputs]
         errors = watch.errors if watch.errors >= 0 else _STDERR
+        os.chdir(self.place)  # the outputs were named there
         if not os.isatty(errors):  # in a pipe nobody waits for half a minute of calibrating
             command.append("--no-calibrate")
         streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]

@@ -284,7 +284,7 @@ class StepFinder:
         self._forget_call()
         self.watch()
         if self._without_modules:
-            self._record_at_end()
+            self._record()
         elif recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1:
             hasten(self, self._model, optimizer, HOOK)
             self.watch()
@@ -301,12 +301,6 @@ class StepFinder:
             self.recorder.settled, self.hook = False, None
         self._numbers[id(optimizer)] = number
         return number
-
-    def _record_at_end(self) -> None:
-        place = self.by_optimizer.count
-        cycle = self.cycle or 1
-        if place % cycle == 0 and self.recorder.wants(StepKind.OPTIMIZER, place // cycle, cycle):
-            self.recorder.begin(place // cycle, cycle)
 
     # -- loaders and checkpoints
 
@@ -414,7 +408,7 @@ class StepFinder:
         if self._undecided is None:
             self._undecided = begin, self.nodes, self._known_at_begin
 
-    def _record(self, module: nn.Module, args: Any) -> None:
+    def _record(self, module: nn.Module | None = None, args: Any = ()) -> None:
         if self.cycle is None and self.recorder.kept:
             return
         kind = StepKind.OPTIMIZER if self.by_optimizer.count else StepKind.BACKWARD

@@ -104,9 +104,9 @@ def _timed(
     if kept is not None and kept.place < len(sizes):
         same = [place for place in places if sizes[place] == sizes[kept.place]]
         places = same or places
-    for fits in (lambda place: place >= skip, lambda place: place - 1 not in taken):
-        fitting = [place for place in places if fits(place)]
-        places = fitting if len(fitting) >= _FEW or (fits(-1) is False and fitting) else places
+    places = [place for place in places if place >= skip] or places
+    settled = [place for place in places if place - 1 not in taken]
+    places = settled if len(settled) >= _FEW else places
     return np.asarray(seconds[places[:limit]], dtype=np.float64)
 
 

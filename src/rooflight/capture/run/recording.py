@@ -57,11 +57,6 @@ class Recorder:
             return False
         return kept is None or (place >= self._skip and (kept.place < self._skip or kept.cycle != cycle))
 
-    def again(self, kind: StepKind) -> None:
-        """Record the next step of this kind too."""
-        kept = self.kept[kind]
-        self.kept[kind] = Kept(kept.session, -1, kept.cycle)
-
     def begin(self, place: int, cycle: int, module: nn.Module | None = None, args: Any = ()) -> None:
         """Record from here on; ``module`` is the one that is being called, of which torch has run the hooks already."""
         from rooflight.capture.record.recorder import record
