@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as f
 
 Call = Callable[[], object]
+Families = tuple[Callable[["Chance"], Call], ...]
 _LARGEST = 1 << 26  # elements of a tensor
 _NORMS = (f.layer_norm, f.rms_norm)
 
@@ -45,11 +46,12 @@ class Chance(random.Random):
         return x.to(memory_format=layout)
 
 
-def make_step(device: str = "cuda", calls: int = 216, seed: int = 7) -> Call:
+def make_step(device: str = "cuda", calls: int = 216, seed: int = 7, families: Families | None = None) -> Call:
     """All calls that run here, one after the other. Half of those that have a backward run it too."""
     chance = Chance(seed, device)
+    families = families or FAMILIES
     chosen = []
-    for family in FAMILIES * max(1, calls // len(FAMILIES)):
+    for family in families * max(1, calls // len(families)):
         call = family(chance)
         try:
             call()
@@ -254,8 +256,64 @@ def optimizer(chance: Chance) -> Call:
     return chosen.step
 
 
-FAMILIES: tuple[Callable[[Chance], Call], ...] = (
+def odd_product(chance: Chance) -> Call:
+    """A large product, one of whose sizes (of the output, or summed over) is no multiple of 8, most often."""
+    odd = chance.choice(
+        [50257, 50265, 32003, 30522, 28996, 10001, chance.size(512, 65536), chance.size(512, 16384) | 1]
+    )
+    m, other = chance.size(256, 16384), chance.size(256, 8192) // 64 * 64 or 64
+    n, k = (odd, other) if chance.random() < 0.6 else (other, odd)
+    m = max(8, min(m, (1 << 38) // (n * k), (1 << 28) // max(n, k)))
+    kind = chance.choice([torch.bfloat16, torch.bfloat16, torch.float16, torch.float32])
+    x, weight = chance.tensor(m, k, dtype=kind), chance.tensor(n, k, dtype=kind)
+    return trained(chance, lambda: f.linear(x, weight), x, weight)
+
+
+def permuted(chance: Chance) -> Call:
+    """An op on a tensor whose dimensions are turned, as heads and channels are."""
+    heads, width, kind = chance.choice([4, 8, 12, 16, 32]), chance.choice([32, 64, 80, 128]), chance.dtype()
+    rows = chance.size(64, 4096)
+    batch = max(1, min(chance.size(1, 64), _LARGEST // (rows * heads * width)))
+    x = chance.tensor(batch, rows, heads, width, dtype=kind)
+    y, turned = chance.tensor(batch, heads, rows, width, dtype=kind), x.transpose(1, 2)
+    return chance.choice(
+        [turned.contiguous, lambda: turned + y, lambda: turned * 2.0, lambda: turned + turned, turned.float,
+         lambda: f.gelu(turned), lambda: turned.reshape(batch, heads, -1), lambda: turned.sum(-1),
+         lambda: turned.mean(2), lambda: torch.softmax(turned, -1),
+         lambda: f.layer_norm(turned, (width,)), lambda: torch.cat([turned, y], 2),
+         lambda: turned.permute(0, 1, 3, 2).contiguous(), lambda: f.silu(turned), lambda: y.add_(turned),
+         lambda: torch.stack([turned, turned]), lambda: x.permute(3, 0, 1, 2).contiguous()]
+    )  # fmt: skip
+
+
+def repeated(chance: Chance) -> Call:
+    """A few layers one after the other, whose tensors are still in the cache."""
+    rows, width, kind = chance.size(1, 4096), chance.choice([256, 512, 768, 1024, 2048]), chance.dtype()
+    x = chance.tensor(rows, width, dtype=kind)
+    layers = [
+        (chance.tensor(4 * width, width, dtype=kind), chance.tensor(width, 4 * width, dtype=kind)) for _ in range(2)
+    ]
+    scale = chance.tensor(width, dtype=kind)
+
+    def call() -> Tensor:
+        y = x
+        for up, down in layers:
+            y = y + f.linear(f.gelu(f.linear(f.rms_norm(y, (width,), scale), up)), down)
+        return y
+
+    return trained(chance, call, x, scale)
+
+
+FAMILIES: Families = (
     mm, mm, bmm, linear, linear, vocabulary, attention, attention, pointwise, pointwise, activation, dropout, reduction,
     normalization, normalization, movement, movement, lookup, convolution, convolution, convolution, other_convolution,
     image_norm, image_norm, image_op, optimizer
 )  # fmt: skip
+
+# Larger products of odd widths, turned dimensions, layers that follow each other: what the others show too little of.
+WIDE: Families = (
+    (odd_product,) * 8
+    + (permuted,) * 10
+    + (repeated,) * 2
+    + (vocabulary, bmm, image_norm, image_op, other_convolution, reduction)
+)
