@@ -21,7 +21,7 @@ def test_one_optimizer_and_what_lay_between():
     steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 40, 0, 1, 5, 15, 0, 0), (100, 120, 0, 1, 5, 25, 40, 5))
     assert steps.cycle() == 1
     assert steps.seconds().tolist() == pytest.approx([0.01, 0.01, 0.02])
-    between = {each.name: (each.seconds, each.share) for each in steps.between(1, ())}
+    between = {each.name: (each.seconds, each.share) for each in steps.between(1, range(3))}
     # 20 + 60 ms in two gaps, 30 ms in their steps
     assert between["loader"] == pytest.approx((0.0125, 25 / 110))
     assert between["evaluation"] == pytest.approx((0.02, 40 / 110))
@@ -29,10 +29,11 @@ def test_one_optimizer_and_what_lay_between():
     assert between["other"] == pytest.approx((0.005, 10 / 110))
 
 
-def test_a_recorded_step_does_not_count_between():
+def test_only_the_steps_that_count_and_what_lay_before_them():
     steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 90, 0, 1, 5, 20, 0, 0), (100, 110, 0, 1, 5, 25, 0, 0))
-    (loader, other) = steps.between(1, {1})
+    (loader, other) = steps.between(1, {2})
     assert (loader.name, loader.seconds, other.seconds) == ("loader", pytest.approx(0.005), pytest.approx(0.005))
+    assert (loader.share, other.share) == (pytest.approx(0.25), pytest.approx(0.25))  # of 10 ms and its step of 10 ms
 
 
 @pytest.mark.parametrize(
@@ -80,7 +81,7 @@ def test_steps_and_what_lies_between_are_the_time_of_the_loop(parts, cycle):
         steps.add(now, now + step, place % cycle, 1, 1, tuple(known))
         now += step
     whole = len(parts) // cycle
-    between = steps.between(cycle, ())
+    between = steps.between(cycle, range(whole))
     if between:
         seconds = steps.seconds(cycle)
         begins = sum(

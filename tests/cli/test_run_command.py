@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -127,7 +128,8 @@ def script(tmp_path, monkeypatch):
     return start
 
 
-def test_a_training_script(script, tmp_path):
+def test_a_training_script(script, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
     plain = script(TRAINING, "--epochs", "2", plain=True)
     weights = (tmp_path / "net.pt").read_bytes()
     ended = script(TRAINING, "--epochs", "2")
@@ -143,6 +145,18 @@ def test_a_training_script(script, tmp_path):
     assert ended.document["totals"]["measured_s"] is not None
     assert rl.load(tmp_path / "run.session").run.step.count == 12
     assert "A step is one call of AdamW.step (12 of them, train.py:23)." in " ".join(ended.err.split())
+    lines = ended.err.strip().splitlines()
+    assert len(lines) <= 20, ended.err
+    assert max(map(len, lines)) <= 100
+    (named,) = [line for line in lines if line.startswith("  mean iteration ")]
+    *parts, whole = (seconds_of(text) for text in re.findall(r"[\d.]+ [mµn]?s", named))
+    assert sum(parts) == pytest.approx(whole, rel=0.01)
+    assert whole == pytest.approx(run["between"][0]["seconds"] / run["between"][0]["share"], rel=0.01)
+
+
+def seconds_of(text):
+    number, unit = text.split()
+    return float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
 
 
 def test_two_optimizers_and_an_error(script):

@@ -121,7 +121,7 @@ def analyze(
             else asked.of_one(measured, output.save, notes, failed, progress)
         )
     if output.brief:
-        from rooflight.roofline.tables.report import in_brief
+        from rooflight.roofline.tables.run import in_brief
 
         report = in_brief(report, target[0])
     outputs.write(report, failed)

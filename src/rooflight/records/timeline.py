@@ -267,8 +267,8 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
-    """What lay between steps: seconds in the mean of a step, and their ``share`` of the time from the first step's end
-    to the last's.
+    """What lay between steps: seconds a step, in the mean of those that were not disturbed, and their ``share`` of such
+    a step and what lay before it.
     """
 
     name: str

@@ -343,8 +343,14 @@ class CostedSession:
             warm_op_bound_s=program.warm.op_bound_s,
             unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
             all_timed=not self.untimed_calls,
-            idle_remedy=step_remedy(timeline) if timeline is not None else "",
+            idle_remedy=(timeline is not None and step_remedy(timeline)) or self._idle_remedy,
         )
+
+    @property
+    def _idle_remedy(self) -> str:
+        """What the program has not yet that shrinks idle time, and its device can have."""
+        helps = {"torch.compile": not self.session.compiled, "CUDA graphs": self.device.kind != "cpu"}
+        return ", ".join([*(name for name, may in helps.items() if may), "a bigger batch"])
 
     # -- columns ------------------------------------------------------------------------------------------------------
 

@@ -208,7 +208,7 @@ def waterfall_of(
     warm_op_bound_s: float | None = None,
     unknown_work_s: float = 0.0,
     all_timed: bool = True,
-    idle_remedy: str = "",
+    idle_remedy: str = "torch.compile, CUDA graphs, a bigger batch",
 ) -> tuple[Gap, ...]:
     """The gaps between the figures that are known, in order; their seconds sum to the last figure.
 
@@ -216,7 +216,7 @@ def waterfall_of(
     cannot be told apart and become one gap. With an ``exchange``, kernels and collectives have a gap each: what
     computing ops took beyond their bound, and what was exposed of collectives beyond theirs. The latter is negative
     where computing hid them. ``unknown_work_s`` is work of the device of which no op is known. ``idle_remedy`` is what
-    would shrink the idle time, where its causes are known.
+    would shrink the idle time.
 
     A step may be faster than its ops one by one, when it runs fused or overlapped, and faster than its bounds down to
     the ``warm`` ones, when a cache serves its data: the gap is then negative and called so. What
@@ -240,7 +240,7 @@ def waterfall_of(
         (_KERNELS, ops_measured_s, "better kernels, aligned shapes, lower precision"),
         *_communication(exchange, busy_s),
         (_UNKNOWN, worked_s, "a trace that begins earlier, or has the ops"),
-        (_OVERHEAD, measured_s, idle_remedy or "torch.compile, CUDA graphs, a bigger batch"),
+        (_OVERHEAD, measured_s, idle_remedy),
     ]
     gaps: list[Gap] = []
     before = 0.0

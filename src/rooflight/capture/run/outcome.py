@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -47,7 +47,7 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
             recorded=None if place is None else place + 1,
             calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
         ),
-        between=steps.between(cycle, taken),
+        between=steps.between(cycle, _undisturbed(range(steps.count // cycle), finder.skip, taken)),
         alike=steps.alike(cycle, place, taken),
     )
     session = kept.session if kept is not None else _empty()
@@ -95,19 +95,21 @@ def _calls(finder: StepFinder, steps: Steps) -> tuple[tuple[str, int], ...]:
 def _timed(
     steps: Steps, cycle: int, kept: Kept | None, skip: int, taken: set[int], limit: int | None
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Times of steps like the recorded one: not recorded themselves, and after the skipped ones where there are some.
-
-    The step after a recorded one finds other caches and is left out too, unless few are left.
-    """
+    """Times of steps like the recorded one, or of all where none is."""
     seconds, sizes = steps.seconds(cycle), steps.sizes(cycle)
-    places = [place for place in range(len(seconds)) if place not in taken]
-    if kept is not None and kept.place < len(sizes):
-        same = [place for place in places if sizes[place] == sizes[kept.place]]
-        places = same or places
+    alike = {sizes[kept.place]} if kept is not None and kept.place < len(sizes) else set(sizes)
+    same = [place for place, size in enumerate(sizes) if size in alike and place not in taken]
+    return np.asarray(seconds[_undisturbed(same or range(len(sizes)), skip, taken)[:limit]], dtype=np.float64)
+
+
+def _undisturbed(places: Iterable[int], skip: int, taken: set[int]) -> list[int]:
+    """Steps that were not recorded, after the skipped ones where there are some. The step after a recorded one finds
+    other caches and is left out too, unless few are left.
+    """
+    places = [place for place in places if place not in taken]
     places = [place for place in places if place >= skip] or places
     settled = [place for place in places if place - 1 not in taken]
-    places = settled if len(settled) >= _FEW else places
-    return np.asarray(seconds[places[:limit]], dtype=np.float64)
+    return settled if len(settled) >= _FEW else places
 
 
 def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.float64]], same: float | None) -> Session:

@@ -61,10 +61,10 @@ class Steps:
         begins, ends, *_ = self._whole(cycle)
         return np.asarray((ends[:, -1] - begins[:, 0]) * 1e-9)
 
-    def between(self, cycle: int, left_out: Collection[int]) -> tuple[Between, ...]:
-        """What lay before a step, in the mean; the first step and those ``left_out``, by place, do not count."""
+    def between(self, cycle: int, counted: Collection[int]) -> tuple[Between, ...]:
+        """What lay before a step, in the mean of those at the places ``counted``; before the first lay nothing."""
         begins, ends, _, _, _, *until = self._whole(cycle)
-        places = np.array([place for place in range(1, len(begins)) if place not in left_out], dtype=np.int64)
+        places = np.array([place for place in counted if place], dtype=np.int64)
         if not len(places):
             return ()
         parts = {

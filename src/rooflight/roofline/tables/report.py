@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 from rooflight.costs.cost import Uncosted
@@ -13,7 +12,6 @@ from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report
 from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
-from rooflight.records.timeline import Run, SameSteps
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
@@ -23,6 +21,7 @@ from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup
 from rooflight.roofline.tables.notes import analysis_notes
+from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
 from rooflight.roofline.timeline import idle_sentence, launch_facts
 
@@ -34,7 +33,7 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     if model_class := analysis.session.environment.get("model_class"):
         yield "model", model_class
-    yield from _run_facts(analysis.session.run)
+    yield from run_facts(analysis.session.run)
     kinds = (("datasheet", device.datasheet), ("calibrated", device.calibrated))
     yield "device", f"{device.name} ({' and '.join(name for name, roofs in kinds if roofs) or 'unknown'})"
     if device.memory:
@@ -94,38 +93,6 @@ def token_time(time_s: float, tokens: int) -> str:
     """``7.38 ms (136 tok/s)``: the time of a decode step, and the tokens per second that it makes."""
     rate = tokens / time_s
     return f"{Quantity(time_s, 's')} ({rate:{',.0f' if rate >= 100 else '.3g'}} tok/s)"
-
-
-def _run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
-    """What a step of a script is, how its steps differ, and what lies between them."""
-    if run is None:
-        return
-    if run.step is not None:
-        step = run.step
-        number = "none could be recorded" if step.recorded is None else f"number {step.recorded:,} was recorded"
-        yield "step", f"{step.name} ({step.count:,} times, {step.where}), from {step.begins}; {number}"
-        if step.calls:
-            yield "calls of optimizers", ", ".join(f"{count:,} of {name}" for name, count in step.calls)
-    if len(run.alike) > 1:
-        sizes = (f"{count_of(size.count, 'step')} of {_size(size)}" for size in run.alike)
-        yield "unequal steps", "; ".join(sizes)
-    if run.between:
-        parts = ", ".join(f"{each.name} {Quantity(each.seconds, 's')}" for each in run.between)
-        yield "between steps", f"{_between_text(run)}: {parts}"
-    if run.exit_code:
-        yield "exit code", str(run.exit_code)
-
-
-def _size(size: SameSteps) -> str:
-    time = "not timed" if size.median_s is None else str(Quantity(size.median_s, "s"))
-    recorded = ", the recorded one" if size.recorded else ""
-    passes = count_of(size.backwards, "backward pass", "backward passes")
-    return f"{passes} and {size.nodes:,} autograd nodes ({time}{recorded})"
-
-
-def _between_text(run: Run) -> str:
-    seconds, part = sum(each.seconds for each in run.between), sum(each.share for each in run.between)
-    return f"{Quantity(seconds, 's')} a step, {percent(part)} of the time"
 
 
 def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
@@ -273,7 +240,7 @@ def report_of(analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = 
     """The report of an analysis; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
     if top < 1:
         raise ValueError(f"--top {top}: at least 1 row")
-    verdict = _of_script(analysis.session.run, conclusion(analysis))
+    verdict = of_script(analysis.session.run, conclusion(analysis))
     return Report(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
         data=analysis_data(analysis, verdict),
@@ -283,42 +250,6 @@ def report_of(analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = 
         notes=(*notes, *analysis.session.notes, *analysis_notes(analysis)),
         conclusion=verdict,
     )
-
-
-_FEW_ROWS: Final = 5
-_FIRST: Final = ("step", "unequal steps", "between steps", "device", "roofs", "coverage", "memory", "op bound",
-                 "fused bound", "predicted wall time", "measured step", "exit code")  # fmt: skip
-
-
-def in_brief(report: Report, path: str) -> Report:
-    """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it."""
-    tables = [each for each in (report.table("waterfall"), report.table("by_layer")) if each is not None]
-    brief = replace(
-        report,
-        facts=tuple((name, cell) for name, cell in report.facts if name in _FIRST),
-        tables=tuple(replace(each, rows=each.rows[:_FEW_ROWS], top=None) for each in tables),
-        series=(),
-        notes=(*report.notes[:1], f"All tables: rooflight analyze {path}"),
-    )
-    return replace(report, brief=brief)
-
-
-def _of_script(run: Run | None, verdict: str) -> str:
-    """The conclusion of a step that belongs to a script: what the step is, and what lies between steps."""
-    if run is None:
-        return verdict
-    if run.step is None:
-        return f"No step was found in {run.script}: it made {run.seen}."
-    what = f"A step is one call of {run.step.name} ({run.step.count:,} of them, {run.step.where}). "
-    much = sum(each.share for each in run.between)
-    if much < _MUCH_BETWEEN:
-        return what + verdict
-    longest = max(run.between, key=lambda each: each.seconds)
-    name = {"other": "the script's own code"}.get(longest.name, f"the {longest.name}")
-    return f"{what}{verdict} Between steps lie {_between_text(run)}, most of it in {name}."
-
-
-_MUCH_BETWEEN: Final = 0.05
 
 
 def conclusion(analysis: CostedSession) -> str:

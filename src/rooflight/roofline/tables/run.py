@@ -1,0 +1,104 @@
+"""What a report says of a script that ``rooflight run`` watched, and the first screen of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.report import Cell, Report, Table
+from rooflight.records.timeline import Run, SameSteps
+
+_MUCH_BETWEEN: Final = 0.05
+_ROWS: Final = 4
+_FIRST: Final = ("calls of optimizers", "unequal steps", "mean iteration", "predicted wall time", "measured step",
+                 "exit code")  # fmt: skip
+_ALL: Final = "100% of calls, 100% of bytes"
+_COLUMNS: Final = ("layer", "measured", "op bound", "efficiency", "limiter")
+
+
+def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
+    """What a step of a script is, how its steps differ, and what lies between them."""
+    if run is None:
+        return
+    if run.step is not None:
+        step = run.step
+        number = "none could be recorded" if step.recorded is None else f"number {step.recorded:,} was recorded"
+        yield "step", f"{step.name} ({step.count:,} times, {step.where}), from {step.begins}; {number}"
+        if step.calls:
+            yield "calls of optimizers", ", ".join(f"{count:,} of {name}" for name, count in step.calls)
+    if len(run.alike) > 1:
+        sizes = (f"{count_of(size.count, 'step')} of {_size(size)}" for size in run.alike)
+        yield "unequal steps", "; ".join(sizes)
+    if run.between:
+        whole_s = run.between[0].seconds / run.between[0].share
+        step_s = whole_s - sum(each.seconds for each in run.between)
+        parts = [*((each.name, each.seconds) for each in run.between), ("step", step_s)]
+        terms = " + ".join(f"{name} {Quantity(seconds, 's')}" for name, seconds in parts)
+        yield "mean iteration", f"{terms} = {Quantity(whole_s, 's')}"
+    if run.exit_code:
+        yield "exit code", str(run.exit_code)
+
+
+def _size(size: SameSteps) -> str:
+    time = "not timed" if size.median_s is None else str(Quantity(size.median_s, "s"))
+    recorded = ", the recorded one" if size.recorded else ""
+    passes = count_of(size.backwards, "backward pass", "backward passes")
+    return f"{passes} and {size.nodes:,} autograd nodes ({time}{recorded})"
+
+
+def of_script(run: Run | None, verdict: str) -> str:
+    """The conclusion of a step that belongs to a script: what the step is, and what lies between steps."""
+    if run is None:
+        return verdict
+    if run.step is None:
+        return f"No step was found in {run.script}: it made {run.seen}."
+    what = f"A step is one call of {run.step.name} ({run.step.count:,} of them, {run.step.where}). "
+    part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
+    if part < _MUCH_BETWEEN:
+        return what + verdict
+    longest = max(run.between, key=lambda each: each.seconds)
+    name = {"other": "the script's own code"}.get(longest.name, f"the {longest.name}")
+    lie = f"{Quantity(seconds, 's')} a step in the mean, {percent(part)} of the time"
+    return f"{what}{verdict} Between steps lie {lie}, most of it in {name}."
+
+
+def in_brief(report: Report, path: str) -> Report:
+    """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it."""
+    facts = [(name, cell) for name, cell in report.facts if name in _FIRST or (name == "coverage" and cell != _ALL)]
+    layers, waterfall = report.table("by_layer"), report.table("waterfall")
+    if waterfall is not None and len(waterfall.rows) > 1:
+        facts.append(("largest loss", _largest_loss(waterfall)))
+    notes = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
+    brief = replace(
+        report,
+        facts=tuple(facts),
+        tables=(_longest(layers),) if layers is not None else (),
+        series=(),
+        notes=(f"All tables{notes}: rooflight analyze {path}",),
+    )
+    return replace(report, brief=brief)
+
+
+def _largest_loss(waterfall: Table) -> str:
+    """The largest step of the waterfall above the program bound, and what would shrink it."""
+    gap, time, _, part, remedy = max(waterfall.rows[1:], key=lambda row: _number(row[1]))
+    return f"{Quantity(_number(time), 's')} ({percent(_number(part))}), {gap}: try {remedy}"
+
+
+def _longest(layers: Table) -> Table:
+    """The layers that took longest; where none was timed, those with the largest bounds."""
+    places = [layers.names.index(name) for name in _COLUMNS if name in layers.names]
+    by = layers.names.index(next(name for name in ("measured", "op bound", "calls") if name in layers.names))
+    rows = sorted(layers.rows, key=lambda row: _number(row[by]), reverse=True)[:_ROWS]
+    return Table(
+        id=layers.id,
+        title=f"Layers that took longest ({len(rows)} of {len(layers.rows)})",
+        columns=tuple(layers.columns[place] for place in places),
+        rows=tuple(tuple(row[place] for place in places) for row in rows),
+    )
+
+
+def _number(cell: Cell) -> float:
+    return cell if isinstance(cell, int | float) else 0.0
