@@ -161,6 +161,28 @@ class DeviceSpec:
         """This device with ``roofs`` as its calibrated figures."""
         return replace(self, calibrated=roofs)
 
+    @property
+    def as_listed(self) -> DeviceSpec:
+        """This device with the figures that its file lists, its calibration's for others: what models learn and answer
+        by, so that a calibration changes no measured time over its bound.
+        """
+        listed, measured, known = self.datasheet, self.calibrated, self.reached
+        if listed is None or measured is None:
+            return self
+        dram = measured.memory[-1].bytes_per_s if measured.memory else None
+        roofs = replace(
+            listed,
+            matrix_flops_per_s={**measured.matrix_flops_per_s, **listed.matrix_flops_per_s},
+            vector_flops_per_s={**measured.vector_flops_per_s, **listed.vector_flops_per_s},
+            memory=listed.memory or measured.memory,
+        )
+        reached = Reached(
+            sources=(*(known.sources if known else ()), measured.source),
+            bytes_per_s=(known and known.bytes_per_s) or dram,
+            matrix_flops_per_s={**measured.matrix_flops_per_s, **(known.matrix_flops_per_s if known else {})},
+        )
+        return replace(self, datasheet=roofs, calibrated=None, reached=reached)
+
     def with_network(self, network: Network) -> DeviceSpec:
         """This device in a cluster of which the network is known."""
         return replace(self, network=network)

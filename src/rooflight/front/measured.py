@@ -98,6 +98,6 @@ def _device_of(session: Session, path: Path, device: str | None, progress: Calla
             raise ValueError(" ".join(own.notes))
     except ValueError as error:
         if device is not None:
-            return find_device(device, progress=progress)
+            return find_device(device, progress=progress).as_listed
         raise ValueError(f"{path}: {error}") from None
-    return own
+    return own.as_listed

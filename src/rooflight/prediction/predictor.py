@@ -179,7 +179,8 @@ class Predictor(Answers):
         """``predict`` of many pieces of work, each distinct one once; None where no cost is known, or nothing to do.
         Raises ValueError for an unknown device.
         """
-        spec = get(device) if isinstance(device, str) else device
+        given = get(device) if isinstance(device, str) else device
+        spec = given.as_listed
         found = self._estimates(works, spec)
         asked = {ops: each for ops, each in found.items() if each is not None and collective_of(ops[0].name) is None}
         unlike = [ops for ops, each in asked.items() if each.extrapolated]
@@ -188,6 +189,8 @@ class Predictor(Answers):
                 own = found[ops]
                 if own is not None and there is not None and not there.extrapolated:
                     found[ops] = own.no_longer_than(there.on_device.time_s)
+        if spec is not given:
+            found = {ops: each and each.with_bound(_bound_s(ops, given)) for ops, each in found.items()}
         return [found[tuple(ops)] for ops in works]
 
     def _outdone(self, device: DeviceSpec) -> list[DeviceSpec]:
@@ -233,8 +236,10 @@ class Predictor(Answers):
         Raises ValueError for an unknown device or dtype, for sizes below 1, and for a dtype without a peak there.
         """
         name, spec = dtype_and_device(dtype, get(device) if isinstance(device, str) else device)
-        known = as_measured(candidates(spec), lambda each: product_facts(m, n, k, name, each, batch=batch).tobytes())
-        return self._batch(PRODUCT_KEY, product_facts(m, n, k, name, known, batch=batch), known)
+        facts_on, listed = partial(product_facts, m, n, k, name, batch=batch), spec.as_listed
+        known = as_measured(candidates(listed), lambda each: facts_on(each).tobytes())
+        found = self._batch(PRODUCT_KEY, facts_on(known), known)
+        return found if listed is spec else found.with_bound(facts_on(spec)[:, 0])
 
     def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
@@ -280,15 +285,21 @@ class Predictor(Answers):
         """
         operator = registry.find(function)
         dtype, spec = dtype_and_device(precision, get(device) if isinstance(device, str) else device)
+        listed = spec.as_listed
         columns = _columns(operator, shapes)
         taken = accepted(operator, columns)
         count, columns = len(next(iter(columns.values()))), {name: each[taken] for name, each in columns.items()}
         batches = {}
         for direction in operator.directions:
             facts_on = partial(facts_of_shapes, operator, columns, dtype, direction)
-            known = as_measured(candidates(spec), partial(_compared, facts_on))
+            known = as_measured(candidates(listed), partial(_compared, facts_on))
             parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
             batches[direction] = scattered(count, parts)
+            if listed is not spec:
+                bound_s = np.full(count, np.nan)
+                for each in facts_on(spec):
+                    bound_s[taken[each.rows]] = each.values[:, 0]
+                batches[direction] = batches[direction].with_bound(bound_s)
         return batches
 
     def views(self, operator: Operator, shapes: Sequence[Shape], dtype: str, device: DeviceSpec) -> dict[str, Floats]:
@@ -298,6 +309,7 @@ class Predictor(Answers):
         """
         columns = {name: np.array([shape[name] for shape in shapes], dtype=np.int64) for name in operator.parameters}
         found: dict[str, Floats] = {}
+        device = device.as_listed
         for direction in operator.directions:
             for rows in facts_of_shapes(operator, columns, dtype, direction, device):
                 model, _ = self._model_for(rows.key, rows.values, device)
@@ -401,6 +413,11 @@ def _files_in(folder: Path) -> list[Path]:
     if not files:
         raise ValueError(f"{folder} holds no models: make some with rooflight fit DATA --out {folder}")
     return files
+
+
+def _bound_s(ops: Sequence[OpSignature], device: DeviceSpec) -> float:
+    facts = facts_of(ops, device)
+    return facts.bound_s if facts else 0.0
 
 
 def _columns(operator: Operator, shapes: Mapping[str, ArrayLike]) -> dict[str, Integers]:

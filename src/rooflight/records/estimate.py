@@ -46,6 +46,13 @@ class Estimate:
             return self
         return replace(self, time_s=least_s, low_s=min(self.low_s, least_s), launch_s=0.0)
 
+    def with_bound(self, bound_s: float) -> Estimate:
+        """The same, not below this bound: it may have been made with another."""
+        if self.bound_s == bound_s:
+            return self
+        time_s, low_s, high_s = (max(figure, bound_s) for figure in (self.time_s, self.low_s, self.high_s))
+        return replace(self, time_s=time_s, low_s=low_s, high_s=high_s, bound_s=bound_s)
+
     @property
     def on_device(self) -> Estimate:
         """The same without a launch, and no faster than the bound and the kernels; the low end, where it is below the

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
@@ -110,7 +110,7 @@ class Estimates:
         self.of_one_call = tuple(
             None
             if estimate is None or bound is None or not bound.time_s
-            else _no_faster(estimate.on_device, bound.time_s)
+            else estimate.on_device.with_bound(bound.time_s)
             for estimate, bound in zip(estimates, bounds, strict=True)
         )
         given = self.of_one_call
@@ -196,14 +196,6 @@ class Estimates:
 
 def _idle(costs: Sequence[OpCost | Uncosted]) -> np.ndarray:
     return np.array([isinstance(cost, OpCost) and cost.does_nothing for cost in costs], dtype=bool)
-
-
-def _no_faster(estimate: Estimate, bound_s: float) -> Estimate:
-    """The estimate, not below this bound: it may have been made with another."""
-    if estimate.bound_s == bound_s:
-        return estimate
-    time_s, low_s, high_s = (max(figure, bound_s) for figure in (estimate.time_s, estimate.low_s, estimate.high_s))
-    return replace(estimate, time_s=time_s, low_s=low_s, high_s=high_s, bound_s=bound_s)
 
 
 def _kind(op: OpSignature, estimate: Estimate | None) -> str:

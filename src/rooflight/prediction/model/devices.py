@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.devices import all_devices
+from rooflight.devices import catalog
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
@@ -308,6 +308,10 @@ def reached_products(key: str, values: Floats, slowdown: Floats) -> dict[str, fl
     return found
 
 
+def _datasheets() -> Iterator[DeviceSpec]:
+    return map(catalog.datasheet, catalog.names())
+
+
 def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
     """Devices of the catalog with the same chip, as many units and FLOP/s, but less bandwidth and no more watts."""
     own = device_traits(device)
@@ -318,7 +322,7 @@ def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
         less = (other.dram_bytes_per_s or 0) < (device.dram_bytes_per_s or 0)
         return same and less and (other.tdp_w or 0) <= (device.tdp_w or 0)
 
-    return tuple(each for each in all_devices() if each.name != device.name and is_lesser(each))
+    return tuple(each for each in _datasheets() if each.name != device.name and is_lesser(each))
 
 
 def outdone_by(device: DeviceSpec) -> list[DeviceSpec]:
@@ -333,7 +337,7 @@ def outdone_by(device: DeviceSpec) -> list[DeviceSpec]:
     own, bandwidth = roofs(device), device.dram_bytes_per_s or 0.0
     found = [
         each
-        for each in all_devices()
+        for each in _datasheets()
         if (each.vendor, each.kind) == (device.vendor, "cuda")
         and 0 < (each.dram_bytes_per_s or 0.0) < bandwidth
         and all(its <= mine for its, mine in zip(roofs(each), own, strict=True))

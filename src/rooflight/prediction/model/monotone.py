@@ -37,6 +37,12 @@ class Batch:
         """These where ``which`` [works] is true, elsewhere ``others``."""
         return Batch(**{name: np.where(which, each, others.columns[name]) for name, each in self.columns.items()})
 
+    def with_bound(self, bound_s: Floats) -> Batch:
+        """These, not below these bounds [works]: they may have been made with others."""
+        ends = {name: np.maximum(getattr(self, name), bound_s) for name in ("time_s", "low_s", "high_s")}
+        apart = Batch(**ends, bound_s=bound_s, extrapolated=self.extrapolated)
+        return apart.where(self.bound_s != bound_s, self)
+
     @property
     def columns(self) -> dict[str, Any]:
         """The arrays by name."""

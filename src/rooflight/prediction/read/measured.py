@@ -136,7 +136,7 @@ def device_called(label: str, where: Path | str) -> DeviceSpec:
     Raises ValueError, naming ``where`` it stands, for an unknown device.
     """
     try:
-        return get(label)
+        return get(label).as_listed
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
 

@@ -174,7 +174,7 @@ def _device(header: Header, path: Path, *, bounded: bool) -> DeviceSpec:
     except ValueError:  # a broken calibration is not the table's matter
         calibration = None
     if calibration is not None:
-        return calibrations.device_of(calibration)
+        return calibrations.device_of(calibration).as_listed
     roofs = _roofs(facts, path) if facts else None
     if roofs is None:
         if header.environment.get("device_kind") == "cpu":
@@ -187,7 +187,7 @@ def _device(header: Header, path: Path, *, bounded: bool) -> DeviceSpec:
         return device_called(header.device, path)
     known = find_by_torch_name(header.device)
     if known is not None:
-        return known.with_calibration(roofs)
+        return known.with_calibration(roofs).as_listed
     kind = "cuda" if header.environment.get("device_kind") == "cuda" else "cpu"
     return DeviceSpec(
         name=header.device, vendor="", architecture="", kind=kind, match=(header.device,), calibrated=roofs
