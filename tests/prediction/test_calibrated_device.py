@@ -23,7 +23,8 @@ X = spec((8, 1024, 3072), "bfloat16")  # 50 MB: it fits the L2 cache, whose spee
 MUL = op("aten::mul", {"self": X, "other": X}, [X])
 TANH = op("aten::tanh", {"self": X}, [X])
 WORKS = [[MUL], [TANH], [gemm(8192, 768, 768, "bfloat16")], [gemm(512, 512, 512, "bfloat16")]]
-LEVELS = MemoryLevel(name="L2", capacity_bytes=50 << 20, bytes_per_s=7.3e12), MemoryLevel(name="HBM", bytes_per_s=3.3e12)
+HBM = MemoryLevel(name="HBM", bytes_per_s=3.3e12)
+LEVELS = MemoryLevel(name="L2", capacity_bytes=50 << 20, bytes_per_s=7.3e12), HBM
 
 
 CALIBRATION = calibration_of(
