@@ -224,6 +224,60 @@ print(inspect.getsource(Trainer.step))
     assert {"aten::mm"} <= {each["name"] for each in ended.document["by_op"]}
 
 
+PHASES = """
+import torch, rooflight as rl
+net = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for place in range(8):
+    with rl.phase("load"):
+        x = torch.ones(2, 8)
+    with rl.phase(OUTER):
+        optimizer.zero_grad()
+        with rl.phase("forward"):
+            loss = net(x).sum()
+        loss.backward()
+        optimizer.step()
+        extra = loss.detach().exp()
+    with rl.phase("evaluate"), torch.no_grad():
+        net(x), net(x)
+"""
+
+
+def test_a_phase_that_holds_each_step_is_the_step(script):
+    ended = script(PHASES.replace("OUTER", "'train'"))
+    step = ended.run["step"]
+    assert (step["kind"], step["name"], step["where"]) == ("phase", 'phase("train")', "train.py:8")
+    assert (step["count"], step["recorded"]) == (8, 3)
+    assert ended.run["alike"][0]["backwards"] == 1
+    names = {each["name"]: each["calls"] for each in ended.document["by_op"]}
+    assert names["aten::exp"] == 1  # after the optimizer, within the phase
+    assert ended.run["between"][0]["name"] == "evaluation"
+
+
+@pytest.mark.parametrize("outer", ["f'train {place % 2}'", "('a', 'b')[place > 1]"])
+def test_phases_that_hold_some_steps_only_are_not(script, outer):
+    step = script(PHASES.replace("OUTER", outer)).run["step"]
+    assert (step["kind"], step["count"]) == ("optimizer", 8)
+    assert step["recorded"] is not None
+
+
+def test_phases_within_a_step_or_around_all_of_them_are_not(script):
+    text = """
+import torch, rooflight as rl
+net = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+def epoch():
+    for _ in range(4):
+        with rl.phase("forward"): loss = net(torch.ones(2, 8)).sum()
+        with rl.phase("backward"): loss.backward()
+        with rl.phase("optimizer"): optimizer.step()
+epoch()
+with rl.phase("epoch"): epoch()
+"""
+    step = script(text).run["step"]
+    assert (step["kind"], step["count"], step["recorded"]) == ("optimizer", 8, 3)
+
+
 def test_an_optimizer_that_steps_every_third_time_inside_compiled_code(script):
     text = """
 import torch

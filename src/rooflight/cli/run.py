@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
 from time import strftime
@@ -22,11 +23,10 @@ from rooflight.records.quantity import count_of
 from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
+    from rooflight.capture.run.children import Watched
     from rooflight.capture.run.watch import Watch
-    from rooflight.records.session import Session
 
 _KEPT_RUNS: Final = 20
-_STDERR: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class StepOptions:
         if self.step is None:
             return None, ""
         word, _, name = self.step.replace(" ", ":", 1).partition(":")
-        kinds = {str(kind): kind for kind in StepKind}
+        kinds = {str(kind): kind for kind in StepKind if kind is not StepKind.PHASE}
         needs_name = word in (StepKind.MODULE, StepKind.FUNCTION)
         if word not in kinds or needs_name != bool(name):
             raise ValueError(f"--step {self.step}: write optimizer, backward, module:CLASS or function:FILE:NAME")
@@ -88,65 +88,30 @@ def run(
       rooflight run --step module:GPT generate.py
     """
     target, *arguments = script
-    outputs = output.open(save=output.save)
-    if outputs.to_stdout:
+    if output.open(save=output.save).to_stdout:
         raise ValueError("standard output is the script's: give --json, --markdown, --csv, --html a file")
-    kind, named = step.chosen()
-    if not module:
-        if Path(target).is_dir():
-            raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
-        if not Path(target).is_file():
-            raise FileNotFoundError(f"no script {target}")
-    return Launch(target=target, arguments=arguments, module=module, skip=step.skip, steps=step.steps,
-                  only=kind, named=named, save=output.save, outputs=_words(output))  # fmt: skip
+    only, named = step.chosen()
+    if not module and Path(target).is_dir():
+        raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
+    if not module and not Path(target).is_file():
+        raise FileNotFoundError(f"no script {target}")
+    from rooflight.capture.run.children import Watched
+
+    name, kept = target if module else Path(target).name, _folder()
+    watched = Watched(script=name, folder=str(kept / f"parts-{os.getpid()}"), skip=step.skip, steps=step.steps,
+                      only=only, named=named)  # fmt: skip
+    plain = re.sub(r"\W", "-", name.removesuffix(".py"))[:40]
+    unnamed = f"{plain}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
+    saved = Path.cwd() / output.save if output.save else kept / unnamed
+    return Launch(
+        target=target, arguments=arguments, module=module, watched=watched, saved=saved, outputs=_words(output)
+    )
 
 
 def _words(output: Output) -> list[str]:
     files = {name: getattr(output, name) for name in ("json", "markdown", "csv", "html")}
     words = [word for name, file in files.items() if file for word in (f"--{name}", file)]
-    for each in output.render:
-        words += ["--render", each]
-    return words
-
-
-@dataclass(frozen=True, kw_only=True)
-class Launch:
-    """A script that is to run once the command line is done with."""
-
-    target: str
-    arguments: list[str]
-    module: bool
-    skip: int
-    steps: int | None
-    only: StepKind | None
-    named: str
-    save: Path | None
-    outputs: list[str]
-
-    def start(self) -> None:
-        """Run the script in this process; whatever it raises is raised."""
-        from rooflight.capture.run.children import Watched
-        from rooflight.capture.run.launch import start
-        from rooflight.capture.run.watch import Watch
-
-        name = self.target if self.module else Path(self.target).name
-        environment, place = dict(os.environ), Path.cwd()
-        kept = _folder()
-        folder = kept / f"parts-{os.getpid()}"
-        unnamed = kept / f"{_plain(name)}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
-        saved = Path.cwd() / self.save if self.save else unnamed
-        watched = Watched(script=name, folder=str(folder), skip=self.skip, steps=self.steps, only=self.only,
-                          named=self.named)  # fmt: skip
-        end = _End(saved, self.outputs, environment, place)
-        sys.excepthook = sys.__excepthook__  # typer has its own
-        watch = Watch(watched, end)
-        with suppress(OSError):
-            watch.errors = os.dup(_STDERR)
-        watch.run(lambda: start(self.target, self.arguments, as_module=self.module))
-
-
-def _plain(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in name.removesuffix(".py"))[:40]
+    return words + [word for each in output.render for word in ("--render", each)]
 
 
 def _folder() -> Path:
@@ -164,77 +129,75 @@ def _folder() -> Path:
     return Path(tempfile.gettempdir())
 
 
-@dataclass(frozen=True)
-class _End:
-    """The end of a run: save the session, and report it in a process of its own, which the script cannot disturb."""
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A script that is to run once the command line is done with. At its end the session is saved, and reported by a
+    process of its own, which the script cannot disturb.
+    """
 
+    target: str
+    arguments: list[str]
+    module: bool
+    watched: Watched
     saved: Path
     outputs: list[str]
-    environment: dict[str, str]
-    place: Path
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    place: Path = field(default_factory=Path.cwd)
 
-    def __call__(self, watch: Watch) -> None:
+    def start(self) -> None:
+        """Run the script in this process; whatever it raises is raised."""
+        from rooflight.capture.run.launch import start
+        from rooflight.capture.run.watch import Watch
+
+        sys.excepthook = sys.__excepthook__  # typer has its own
+        Watch(self.watched, self._ended).run(lambda: start(self.target, self.arguments, as_module=self.module))
+
+    def _ended(self, watch: Watch) -> None:
         try:
             self._report(watch)
         except KeyboardInterrupt:
-            self._say(watch, f"interrupted: {self.saved} has the session, if it was written")
+            watch.say(f"interrupted: {self.saved} has the session, if it was written")
         except Exception as error:  # the script's end is not ours to break
-            self._say(watch, f"no report ({type(error).__name__}: {error})")
-        from rooflight.capture.run.children import ENDED
-
-        if not (Path(watch.watched.folder) / ENDED).exists():
-            rmtree(watch.watched.folder, ignore_errors=True)
+            watch.say(f"no report ({type(error).__name__}: {error})")
+        if not self.watched.ended:
+            rmtree(self.watched.folder, ignore_errors=True)
 
     def _report(self, watch: Watch) -> None:
+        script, folder = self.watched.script, Path(self.watched.folder)
         if watch.finder is None or watch.broken:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
-            self._say(watch, f"{watch.watched.script} {why}: there is nothing to report")
+            watch.say(f"{script} {why}: there is nothing to report")
             return
-        from rooflight.capture.run.children import ENDED, with_parts
+        from rooflight.capture.run.children import with_parts
         from rooflight.capture.run.outcome import session_of
 
-        watched = watch.watched
-        session = session_of(watch.finder, watched.script, watch.exit_code, watched.steps)
+        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps)
         if watch.forks and session.run is not None and session.run.step is None:
-            Path(watched.folder).mkdir(exist_ok=True)
-            (Path(watched.folder) / ENDED).touch()
+            self.watched.end()
             children = count_of(watch.forks, "child", "children")
-            text = f"{watched.script} forked {children}: what is still running reports when it ends"
-            self._say(watch, text)
-        session = with_parts(session, Path(watched.folder))
-        rank = self.environment.get("RANK", "0")
-        path = self.saved if rank == "0" else self.saved.with_name(f"{self.saved.stem}.rank{rank}{self.saved.suffix}")
-        path = self._save(session, path)
+            watch.say(f"{script} forked {children}: what is still running reports when it ends")
+        rank, path = self.environment.get("RANK", "0"), self.saved
+        if rank != "0":
+            path = path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+        session = with_parts(session, folder)
+        try:
+            session.save(path)
+        except OSError as error:  # the report is still worth having
+            path = Path(tempfile.gettempdir()) / path.name
+            tell(f"{self.saved}: {error.strerror}: the session is in {session.save(path)}")
         if rank == "0":
             self._analyze(watch, path)
 
-    def _save(self, session: Session, path: Path) -> Path:
-        """Save it; where that cannot be, to a temporary file, since the report is still worth having."""
-        try:
-            return session.save(path)
-        except OSError as error:
-            other = Path(tempfile.gettempdir()) / path.name
-            if other == path:
-                raise
-            tell(f"{path}: {error.strerror}: the session is in {other}")
-            return session.save(other)
-
     def _analyze(self, watch: Watch, path: Path) -> None:
         command = [sys.executable, "-P", "-m", "rooflight", "analyze", str(path), "--brief", *self.outputs]
-        errors = watch.errors if watch.errors >= 0 else _STDERR
         os.chdir(self.place)  # the outputs were named there
-        if not os.isatty(errors):  # in a pipe nobody waits for half a minute of calibrating
+        if not os.isatty(watch.errors):  # in a pipe nobody waits for half a minute of calibrating
             command.append("--no-calibrate")
         streams: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        streams += [(os.POSIX_SPAWN_DUP2, errors, to) for to in (1, _STDERR)]
+        streams += [(os.POSIX_SPAWN_DUP2, watch.errors, to) for to in (1, 2)]
         child = os.posix_spawn(sys.executable, command, self.environment, file_actions=streams)
         try:
             os.waitpid(child, 0)
         except KeyboardInterrupt:
             os.kill(child, signal.SIGTERM)
             raise
-
-    def _say(self, watch: Watch, text: str) -> None:
-        """On standard error as it was when the script began."""
-        with suppress(OSError):
-            os.write(watch.errors if watch.errors >= 0 else _STDERR, f"rooflight: {text}\n".encode())

@@ -241,12 +241,15 @@ class Timeline(RunTime):
 
 
 class StepKind(StrEnum):
-    """What ends a step: a call of ``Optimizer.step``, of ``backward``, of a module, or of a function that was named."""
+    """What ends a step: a call of ``Optimizer.step``, of ``backward``, of a module, of a function that was named, or a
+    block of ``rooflight.phase``.
+    """
 
     OPTIMIZER = "optimizer"
     BACKWARD = "backward"
     MODULE = "module"
     FUNCTION = "function"
+    PHASE = "phase"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 ELASTIC: Final = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 """The module by which torchrun starts its workers."""
-ENDED: Final = "ended"
-"""A file in the folder of parts: the parent has ended, and reads no part any more."""
-_BEGINS: Final = "from rooflight.capture.run.watch import {0}; {0}({1!r}); "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,16 +35,28 @@ class Watched:
     only: StepKind | None = None
     named: str = ""
 
+    @property
+    def ended(self) -> bool:
+        """Whether the parent has ended, and reads no part any more."""
+        return (Path(self.folder) / "ended").exists()
 
-def _facts(watched: Watched) -> dict[str, Any]:
-    return {**asdict(watched), "only": str(watched.only or "")}
+    def end(self) -> None:
+        """Let children see that it has."""
+        Path(self.folder).mkdir(exist_ok=True)
+        (Path(self.folder) / "ended").touch()
+
+
+def _begins(function: str, watched: Watched) -> str:
+    """Python that watches the process that runs it."""
+    facts = {**asdict(watched), "only": str(watched.only or "")}
+    return f"from rooflight.capture.run.watch import {function}; {function}({facts!r}); "
 
 
 def follow_spawned(watched: Watched) -> None:
     """Children that multiprocessing spawns run a line of Python, which begins by watching them."""
     from multiprocessing import spawn
 
-    command, first = spawn.get_command_line, _BEGINS.format("spawned", _facts(watched))
+    command, first = spawn.get_command_line, _begins("spawned", watched)
 
     def with_watching(*args: Any, **kwargs: Any) -> list[str]:
         words = list(command(*args, **kwargs))
@@ -62,7 +71,7 @@ def follow_spawned(watched: Watched) -> None:
 def follow_launched(watched: Watched) -> None:
     """Workers of torchrun that run Python are started by a line that watches them."""
     handler = sys.modules[ELASTIC].SubprocessHandler
-    popen, line = handler._popen, _BEGINS.format("launched", _facts(watched))
+    popen, line = handler._popen, _begins("launched", watched)
 
     def with_watching(self: Any, args: tuple[str, ...], env: dict[str, str]) -> Any:
         words = list(args)

@@ -4,48 +4,66 @@ A step ends when the outermost ``Optimizer.step`` returns; it begins at the firs
 in training mode after the one before, or where the optimizer's call begins if it runs the model itself. Without an
 optimizer a backward pass ends it, and without that a step is a call of the outermost module with the most parameters.
 Modules without parameters (losses, transforms, metrics) and calls from within a backward pass begin none.
+Blocks of ``rooflight.phase`` that hold a whole step each are the steps.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import dataclass
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
-from weakref import ref
 
 from torch import is_grad_enabled, nn
 from torch._C import _current_graph_task_id, _get_tracing_state
 from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _global_forward_pre_hooks
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from rooflight.capture.run.callers import Caller, Modules, calling_line
 from rooflight.capture.run.quick import hasten
 from rooflight.capture.run.recording import Recorder
 from rooflight.capture.run.steps import Steps
+from rooflight.capture.run.waits import Waits
 from rooflight.records.timeline import StepKind
 
 HOOK: Final = "rooflight"
+_NAMED: Final = (StepKind.MODULE, StepKind.FUNCTION)  # of these kinds only what the user named is a step
 _CALLS_OF_A_STEP: Final = 8
 """A recording that began with a call is given up after so many without a backward pass: they are no part of a step."""
 
 
-class Weights(NamedTuple):
-    """Elements of a module's parameters, and whether one of them is trained."""
+class Call(NamedTuple):
+    """A call of a module that is running and may itself be the step."""
 
-    elements: int
-    trained: bool
+    module: nn.Module
+    begin: int
+    recorded: bool
 
 
-class Caller(NamedTuple):
-    """Who ends steps: the name in reports, and the line of the script that calls it."""
+class Block(NamedTuple):
+    """An open outermost phase: what had ``ended`` and was recorded before it, and whether it began within a step."""
 
-    name: str
-    where: str
+    caller: Caller
+    begin: int
+    nodes: int
+    known: tuple[int, int, int]
+    ended: tuple[int, int]
+    recordings: int
+    inside: bool
+
+
+@dataclass(slots=True)
+class Undecided:
+    """What shows only when a step ends: where it may have begun, and whether a backward pass ended it."""
+
+    first: tuple[int, int, tuple[int, int, int]] | None = None  # where the first step may have begun
+    with_gradients_since: int = 0
+    by: type | None = None  # the model in evaluation mode that was called with gradients on
+    backward_end: tuple[int, int] = (0, 0)
+    ended_by_backward: bool = False
+    only_grads: bool = True  # no call of backward so far
 
 
 class StepFinder:
@@ -53,41 +71,28 @@ class StepFinder:
 
     def __init__(self, *, skip: int, only: StepKind | None = None, named: str = "") -> None:
         self.skip, self.only, self.named = skip, only, named
+        self.recorder, self.waits, self.modules = Recorder(skip), Waits(), Modules()
         self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
-        self.calls: dict[int, Steps] = {}  # of modules, by number
         self.optimizers: dict[Caller, int] = {}
-        self.modules: dict[int, tuple[Caller, Weights]] = {}
-        self.backward = Caller("backward", "")
-        self.function = Caller(named, "")
-        self.recorder = Recorder(skip)
+        self.phases: dict[Caller, Steps] = {}
+        self.backward, self.function = Caller("backward", ""), Caller(named, "")
         self.begun_by: type | None = None
         self.broken = ""
         self.losses = 0  # calls of modules without parameters
         self.cycle: int | None = 1
-        self._thread: int | None = None
         self.hook: Callable[[nn.Module, Any], None] | None = None
-        self._model: nn.Module | None = None
-        self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
-        self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
-        self.loader = self.evaluation = self.checkpoint = 0
-        self.begun = self.nodes = self.backwards = 0
-        self._backward_end = 0, 0
+        self.begun = self.nodes = self.backwards = 0  # of the open step
         self._known_at_begin = 0, 0, 0
-        self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
-        self.running: list[int] = []
-        self._called: nn.Module | None = None
-        self._call_begin = self._call_place = self._call_recorded = 0
-        self._ended_by_backward = False
-        self.evaluates_since = self._with_gradients_since = 0
-        self._only_grads = True  # no call of backward so far
+        self.running: list[int] = []  # ids of optimizers
         self.in_known_step = False  # a step whose backward passes are only counted
-        self._trained_in_eval: type | None = None
-        self._trains_in_eval = self._without_modules = self._call_is_recorded = False
-        self._data: object = None
-        self._training_data: object = None
-        self._heaviest = -1
-        self._modules_seen = 0
-        self._undecided: tuple[int, int, tuple[int, int, int]] | None = None  # where the first step may have begun
+        self._thread: int | None = None
+        self._model: nn.Module | None = None
+        self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
+        self._call: Call | None = None
+        self._recorded_call = 0
+        self._block: Block | None = None
+        self._undecided = Undecided()
+        self._trains_in_eval = self._without_modules = False
 
     # -- modules
 
@@ -104,75 +109,72 @@ class StepFinder:
             return
         now = perf_counter_ns()
         self.recorder.keep_what_ended()
-        if self.only is not None and self._is_chosen(module, args, now):
+        if self.only in _NAMED:
+            if self.only is StepKind.MODULE and type(module).__name__ == self.named:
+                self._calls(module, args, now)
             return
-        _, weights, _ = self._weights_of(module)
+        weights, undecided = self.modules.weights_of(module), self._undecided
         if not weights.elements:
             self.losses += 1
             return
-        grad = is_grad_enabled()
-        if self._ended_by_backward:
+        trainable = is_grad_enabled() and weights.trained
+        if undecided.ended_by_backward:
             self._end_backward(now)
-        if grad and weights.trained and (module.training or self._trains_in_eval):
+        if trainable and (module.training or self._trains_in_eval):
             self._trains(module, args, now)
         elif not self.begun:
-            if grad and weights.trained and not self._with_gradients_since:
-                self._with_gradients_since, self._trained_in_eval = now, type(module)
-            if not self.evaluates_since and self.has_trained:
-                self.evaluates_since = now
-            self._call(module, args, now)
-
-    def _is_chosen(self, module: nn.Module, args: Any, now: int) -> bool:
-        """Whether only calls of a module or function that the user named are looked at."""
-        if self.only is StepKind.MODULE and type(module).__name__ == self.named:
-            self._call(module, args, now)
-        return self.only in (StepKind.MODULE, StepKind.FUNCTION)
+            if trainable and not undecided.with_gradients_since:
+                undecided.with_gradients_since, undecided.by = now, type(module)
+            if self.has_trained:
+                self.waits.evaluates(now)
+            self._calls(module, args, now)
 
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:
-        decided = self.by_optimizer.count > 0
         begins = not self.begun
         if begins:
-            self._training_data = self._data
+            self.waits.trains()
             self._open(now, module)
         if (begins or self.running) and not self.recorder.settled and self.has_trained:
             self._record(module, args)
-        if decided:
+        if self.by_optimizer.count:
             self._model = module if begins and not self.running else None
             self._look_away()
         else:
-            self._call(module, args, now)
+            self._calls(module, args, now)
 
-    def _call(self, module: nn.Module, args: Any, now: int) -> None:
+    def _calls(self, module: nn.Module, args: Any, now: int) -> None:
         """A call that may itself be the step; the hook is off until it returns, so that its modules cost nothing."""
         self._look_away()
-        number = self._number_of(module)
-        self._called, self._call_begin = module, now
+        recorder, modules, heaviest, recorded = self.recorder, self.modules, self.modules.heaviest, False
+        number = modules.number_of(module)
+        if modules.heaviest != heaviest:
+            recorder.kept.pop(StepKind.MODULE, None)
+        if number == modules.heaviest and not self.has_trained:
+            place = modules.calls[number].count
+            if not self.backwards and place >= self._recorded_call + _CALLS_OF_A_STEP:
+                recorder.give_up()
+            if recorder.wants(StepKind.MODULE, place):
+                self._recorded_call, recorded = place, True
+                recorder.begin(StepKind.MODULE, place, 1, module, args)
+        self._call = Call(module, now, recorded)
         module._forward_hooks[HOOK] = self.returned  # type: ignore[index]
-        if self.has_trained or number != self._heaviest:
-            return
-        self._call_place = self.calls[number].count
-        if not self.backwards and self.recorder.is_open and self._call_place >= self._call_recorded + _CALLS_OF_A_STEP:
-            self.recorder.drop()
-        if self.recorder.wants(StepKind.MODULE, self._call_place):
-            self._call_recorded, self._call_is_recorded = self._call_place, True
-            self.recorder.begin(self._call_place, 1, module, args)
 
     def returned(self, module: nn.Module, _args: Any, _result: Any) -> None:
         """Torch's hook after it."""
-        now = perf_counter_ns()
+        now, call = perf_counter_ns(), self._call
         self._forget_call()
-        number = self._number_of(module)
-        steps = self.calls[number]
-        if self._call_is_recorded and number == self._heaviest and not self.backwards:
-            self._call_is_recorded = False
+        if call is None:
+            return
+        number = self.modules.number_of(module)
+        if call.recorded and number == self.modules.heaviest and not self.backwards:
             may_train = bool(self.begun) and is_grad_enabled() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
-        steps.add(self._call_begin, now, number, 0, 0, self._known(now))
+        self.modules.calls[number].add(call.begin, now, number, 0, 0, self.waits.known(now))
 
     def _forget_call(self) -> None:
-        module, self._called = self._called, None
-        if module is not None:
-            module._forward_hooks.pop(HOOK, None)  # type: ignore[call-overload]
+        call, self._call = self._call, None
+        if call is not None:
+            call.module._forward_hooks.pop(HOOK, None)  # type: ignore[call-overload]
             self.watch()
 
     # -- backward passes
@@ -180,25 +182,24 @@ class StepFinder:
     def counts_backward(self, *, accumulates: bool) -> bool:
         """Whether it may end a step: ``backward`` does, and before any of those ``autograd.grad`` outside modules."""
         if accumulates:
-            self._only_grads = False
-        return accumulates or (self._only_grads and self._called is None and not self.by_optimizer.count)
+            self._undecided.only_grads = False
+        return accumulates or (self._undecided.only_grads and self._call is None and not self.by_optimizer.count)
 
     def backward_begins(self) -> None:
         """A backward pass, not one inside another."""
-        if self.only in (StepKind.MODULE, StepKind.FUNCTION) or not self._mine():
+        if self.only in _NAMED or not self._mine():
             return
         now = perf_counter_ns()
-        if self._called is not None:
-            self._forget_call()
-        if self._ended_by_backward:
+        self._forget_call()
+        if self._undecided.ended_by_backward:
             self._end_backward(now)
         if self.begun or self.running:
             return
-        if self._with_gradients_since:
+        if self._undecided.with_gradients_since:
             self._begin_in_eval()
         else:
             self._without_modules = True
-            self._open(self.last_event)
+            self._open(self.waits.last_event)
 
     def backward_ended(self) -> None:
         """It returned; whether it ended a step shows later."""
@@ -207,27 +208,24 @@ class StepFinder:
         if not self.backward.where:
             self.backward = Caller("backward", calling_line())
         self.backwards += 1
-        self._backward_end = perf_counter_ns(), _get_sequence_nr()
+        self._undecided.backward_end = perf_counter_ns(), _get_sequence_nr()
         may_end = self.only is None and not self.by_optimizer.count
         if self.only is StepKind.BACKWARD or may_end:
-            self._ended_by_backward = not self.running
+            self._undecided.ended_by_backward = not self.running
             self.watch()
 
     def _end_backward(self, now: int) -> None:
         """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it."""
-        self._ended_by_backward = False
-        steps = self.by_backward
+        self._undecided.ended_by_backward = False
+        steps, recorder = self.by_backward, self.recorder
         place = steps.count
         self._add(steps, now, 0)
-        recorder = self.recorder
-        if recorder.is_open:
-            first = place < self.skip and not self.only
-            recorder.keep(StepKind.BACKWARD, so_far=first)
-            recorder.give_up_after(place + 1)
-        self.begun, self.last_event = 0, now
-        self.backwards = 0
+        recorder.keep(StepKind.BACKWARD, so_far=place < self.skip and not self.only)
+        recorder.give_up(steps.count)
+        self.begun = self.backwards = 0
+        self.waits.last_event = now
         if self._without_modules and recorder.wants(StepKind.BACKWARD, steps.count):
-            recorder.begin(steps.count, 1)
+            recorder.begin(StepKind.BACKWARD, steps.count)
 
     # -- optimizers
 
@@ -246,18 +244,17 @@ class StepFinder:
         if len(self.running) > 1 or self.begun:
             return
         runs_model = len(args) > 1 or kwargs.get("closure") is not None
-        if self._with_gradients_since and not runs_model:
+        if self._undecided.with_gradients_since and not runs_model:
             self._begin_in_eval()
         elif runs_model:
             self._open(now, optimizer)
         else:
-            self._open(self.last_event)
+            self._open(self.waits.last_event)
 
     def _begin_in_eval(self) -> None:
         """The model is trained in evaluation mode, as where its batch norms are frozen."""
-        self._trains_in_eval = True
-        begin, self.evaluates_since = self._with_gradients_since, 0
-        self._open(begin, self._trained_in_eval)
+        self._trains_in_eval, self.waits.evaluates_since = True, 0
+        self._open(self._undecided.with_gradients_since, self._undecided.by)
 
     def optimizer_ended(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Torch's hook after ``Optimizer.step``."""
@@ -266,21 +263,20 @@ class StepFinder:
         self.running.pop()
         if self.running:
             return
-        now, steps = perf_counter_ns(), self.by_optimizer
+        now, steps, undecided = perf_counter_ns(), self.by_optimizer, self._undecided
         number = self.number_of(optimizer)
-        if not steps.count and self.by_backward.count and self._undecided is not None:
-            self.begun, self.nodes, self._known_at_begin = self._undecided
+        if not steps.count and self.by_backward.count and undecided.first is not None:
+            self.begun, self.nodes, self._known_at_begin = undecided.first
             self.backwards += self.by_backward.count
         self._add(steps, now, number)
-        self._ended_by_backward = False
+        undecided.ended_by_backward = False
         if self.cycle is None:
             self.cycle = steps.cycle()
-        recorder, place = self.recorder, steps.count
-        cycle = self.cycle or 1
-        if recorder.is_open and (place % cycle == 0 or self.cycle is None):
+        recorder = self.recorder
+        if steps.count % (self.cycle or 1) == 0:
             recorder.keep(StepKind.OPTIMIZER, settles=self.cycle is not None)
-        self.begun = self.backwards = self._with_gradients_since = 0
-        self.last_event = now
+        self.begun = self.backwards = undecided.with_gradients_since = 0
+        self.waits.last_event = now
         self._forget_call()
         self.watch()
         if self._without_modules:
@@ -309,41 +305,18 @@ class StepFinder:
         now = perf_counter_ns()
         self._forget_call()
         self.recorder.keep_what_ended()
-        if self._ended_by_backward:
+        if self._undecided.ended_by_backward:
             self._end_backward(now)
-        if self.begun:
-            return 0
-        if data is self._training_data:
-            self._end_evaluation(now)
-        elif self._training_data is not None and not self.evaluates_since:
-            self.evaluates_since = now
-        self._data = data
-        return 0 if self.evaluates_since else now
-
-    def loader_ended(self, begin: int) -> None:
-        """It has the batch."""
-        now = perf_counter_ns()
-        if begin:
-            self.loader += now - begin
-            self.last_event = now
+        return 0 if self.begun else self.waits.fetch(data, now)
 
     def checkpoint_begins(self) -> int:
         """A file is saved. Returns when, or 0 within a step."""
         now = perf_counter_ns()
-        if self._ended_by_backward:
+        if self._undecided.ended_by_backward:
             self._end_backward(now)
         return 0 if self.begun else now
 
-    def checkpoint_ended(self, begin: int) -> None:
-        """It is written."""
-        if begin:
-            now = perf_counter_ns()
-            self.checkpoint += now - begin
-            if self.evaluates_since:
-                self.evaluates_since += now - begin
-            self.last_event = now
-
-    # -- a function that the user named
+    # -- a function or phases that the user named
 
     def function_begins(self) -> None:
         """The function that is the step is called."""
@@ -353,27 +326,66 @@ class StepFinder:
                 self.function = Caller(self.named, calling_line())
             place = self.by_function.count
             if self.recorder.wants(StepKind.FUNCTION, place):
-                self.recorder.begin(place, 1)
+                self.recorder.begin(StepKind.FUNCTION, place)
 
     def function_ended(self) -> None:
         """It returned, or raised."""
         if self._mine() and self.begun:
             now = perf_counter_ns()
-            if self.recorder.is_open:
-                self.recorder.keep(StepKind.FUNCTION)
+            self.recorder.keep(StepKind.FUNCTION)
             self._add(self.by_function, now, 0)
-            self.begun, self.last_event = 0, now
+            self.begun, self.waits.last_event = 0, now
+
+    def phase_changes(self, name: str) -> None:
+        """The script enters a phase, or leaves the outermost one: no name."""
+        now = perf_counter_ns()
+        if self.only is not None or self._thread not in (None, get_ident()) or bool(name) == (self._block is not None):
+            return
+        if self._undecided.ended_by_backward:
+            self._end_backward(now)
+        block, self._block = self._block, None
+        if block is not None:
+            self._leave_phase(block, now)
+            return
+        caller = next((each for each in self.phases if each.name == name), None) or Caller(name, calling_line())
+        recorder, before, recorded = self.recorder, self.phases.get(caller), self.recorder.count
+        if before is not None and not self.begun:
+            self.waits.end_evaluation(now)
+            if recorder.wants(StepKind.PHASE, before.count):
+                recorder.begin(StepKind.PHASE, before.count)
+                now = perf_counter_ns()
+        known = self.waits.known(now)
+        self._block = Block(caller, now, _get_sequence_nr(), known, self._ended, recorded, bool(self.begun))
+
+    def _leave_phase(self, block: Block, now: int) -> None:
+        """A block that holds whole steps may be the step; which holds none, or a part of one, is not."""
+        recorder, ended = self.recorder, self._ended
+        if block.inside or self.begun or ended == block.ended:
+            recorder.drop(StepKind.PHASE)
+            return
+        recorder.keep(StepKind.PHASE)
+        steps = self.phases.setdefault(block.caller, Steps())
+        if recorder.count != block.recordings:
+            recorder.taken[StepKind.PHASE].add(steps.count)
+        calls, backwards = (after - before for after, before in zip(ended, block.ended, strict=True))
+        steps.add(block.begin, now, calls, backwards, _get_sequence_nr() - block.nodes, block.known)
+
+    @property
+    def _ended(self) -> tuple[int, int]:
+        """Calls that ended and may be steps, and the backward passes in them."""
+        trained = self.by_optimizer if self.by_optimizer.count else self.by_backward
+        steps = trained if trained.count else self.modules.calls.get(self.modules.heaviest, trained)
+        return steps.count, steps.backwards
 
     # -- what they share
 
     def finish(self) -> None:
         """The script has ended."""
-        self._look_away()
         self._forget_call()
         self._look_away()
         self.recorder.keep_what_ended()
-        if self._ended_by_backward:  # what the script did after it is no part of it
-            now, made = self._backward_end
+        if self._undecided.ended_by_backward:  # what the script did after it is no part of it
+            now, made = self._undecided.backward_end
             self.nodes += _get_sequence_nr() - made
             self._end_backward(now)
         self.recorder.drop()
@@ -401,76 +413,24 @@ class StepFinder:
 
     def _open(self, begin: int, by: object = None) -> None:
         """A step begins, by a call of a module or optimizer, or where the one before ended."""
-        self._end_evaluation(begin)
+        self.waits.end_evaluation(begin)
+        self._undecided.with_gradients_since = 0
         self.begun, self.nodes, self.backwards = begin, _get_sequence_nr(), 0
-        self._known_at_begin = self._known(begin)
+        self._known_at_begin = self.waits.known(begin)
         self.begun_by = by if by is None or isinstance(by, type) else type(by)
-        if self._undecided is None:
-            self._undecided = begin, self.nodes, self._known_at_begin
+        if self._undecided.first is None:
+            self._undecided.first = begin, self.nodes, self._known_at_begin
 
     def _record(self, module: nn.Module | None = None, args: Any = ()) -> None:
         if self.cycle is None and self.recorder.kept:
             return
-        kind = StepKind.OPTIMIZER if self.by_optimizer.count else StepKind.BACKWARD
-        cycle = (self.cycle or 1) if kind is StepKind.OPTIMIZER else 1
-        place = (self.by_optimizer if kind is StepKind.OPTIMIZER else self.by_backward).count
-        if place % cycle == 0 and self.recorder.wants(kind, place // cycle, cycle):
-            self.recorder.begin(place // cycle, cycle, module, args)
+        kind, steps, cycle = StepKind.OPTIMIZER, self.by_optimizer, self.cycle or 1
+        if not steps.count:
+            kind, steps, cycle = StepKind.BACKWARD, self.by_backward, 1
+        place, part = divmod(steps.count, cycle)
+        if not part and self.recorder.wants(kind, place, cycle):
+            self.recorder.begin(kind, place, cycle, module, args)
 
     def _add(self, steps: Steps, now: int, caller: int) -> None:
-        begin = max(self.begun or self.last_event, steps.last_end)
+        begin = max(self.begun or self.waits.last_event, steps.last_end)
         steps.add(begin, now, caller, self.backwards, _get_sequence_nr() - self.nodes, self._known_at_begin)
-
-    def _known(self, now: int) -> tuple[int, int, int]:
-        running = now - self.evaluates_since if self.evaluates_since and now > self.evaluates_since else 0
-        return self.loader, self.evaluation + running, self.checkpoint
-
-    def _end_evaluation(self, now: int) -> None:
-        if self.evaluates_since:
-            self.evaluation += max(0, now - self.evaluates_since)
-            self.evaluates_since, self.last_event = 0, now
-        self._with_gradients_since = 0
-
-    def _weights_of(self, module: nn.Module) -> tuple[ref[nn.Module], Weights, int]:
-        found = self._weights.get(id(module))
-        if found is None or found[0]() is not module:
-            parameters = list(module.parameters())
-            lazy = any(isinstance(each, (UninitializedParameter, UninitializedBuffer)) for each in parameters)
-            elements = 1 if lazy else sum(each.numel() for each in parameters)
-            trained = any(each.requires_grad for each in parameters)
-            found = ref(module), Weights(elements, trained), self._modules_seen
-            self._modules_seen += 1
-            if not lazy:
-                self._weights[id(module)] = found
-        return found
-
-    def _number_of(self, module: nn.Module) -> int:
-        _, weights, number = self._weights_of(module)
-        if number not in self.calls:
-            self.calls[number] = Steps()
-            self.modules[number] = Caller(type(module).__name__, calling_line()), weights
-            if self._heaviest < 0 or weights.elements > self.modules[self._heaviest][1].elements:
-                self._heaviest = number
-                self.recorder.kept.pop(StepKind.MODULE, None)
-        return number
-
-
-def calling_line() -> str:
-    """``train.py:112``: the innermost line of the user's own code that is running."""
-    frame = sys._getframe(1)
-    found = ""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not _is_library(file):
-            found = f"{file}:{frame.f_lineno}"
-            break
-        frame = frame.f_back  # type: ignore[assignment]
-    folder, _, name = found.rpartition("/")
-    return name if folder else found
-
-
-def _is_library(file: str) -> bool:
-    return file.startswith(("<", *_LIBRARIES)) or "/site-packages/" in file
-
-
-_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(__file__).parents[2]) + "/")

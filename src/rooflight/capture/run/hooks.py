@@ -9,22 +9,23 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from rooflight.capture.phases import subscribe
+
 if TYPE_CHECKING:
     from rooflight.capture.run.finder import StepFinder
 
 
-class WhenImported(MetaPathFinder, Loader):
+class WhenImported(MetaPathFinder):
     """Calls ``then`` once, after the module ``name`` was imported for the first time."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
-        self._loader: Any = None
 
     def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: Any = None) -> ModuleSpec | None:
         """As Python's own finders find it."""
@@ -32,21 +33,17 @@ class WhenImported(MetaPathFinder, Loader):
             return None
         sys.meta_path.remove(self)
         spec = find_spec(name)
-        if spec is not None and spec.loader is not None:
-            self._loader, spec.loader = spec.loader, self
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                run(module)
+                self._then()
+
+            loader.exec_module = exec_module
         return spec
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """As its own loader does."""
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run it under its own loader."""
-        assert module.__spec__ is not None
-        module.__spec__.loader = module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        self._then()
 
 
 def install(finder: StepFinder) -> None:
@@ -54,13 +51,14 @@ def install(finder: StepFinder) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
-                 "loader_begins", "loader_ended", "checkpoint_begins", "checkpoint_ended",
-                 "function_begins", "function_ended"):  # fmt: skip
+                 "loader_begins", "checkpoint_begins", "function_begins", "function_ended",
+                 "phase_changes"):  # fmt: skip
         setattr(finder, name, _unharmed(finder, getattr(finder, name)))
     register_optimizer_step_pre_hook(finder.optimizer_begins)
     register_optimizer_step_post_hook(finder.optimizer_ended)
     _watch_backward(finder)
     _watch_loaders_and_checkpoints(finder)
+    subscribe(finder.phase_changes)
     _hide_hook()
     finder.watch()
 
@@ -98,7 +96,7 @@ def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
         try:
             return following(self)
         finally:
-            finder.loader_ended(begin)
+            finder.waits.fetched(begin)
 
     @wraps(write)
     def watched_save(*args: Any, **kwargs: Any) -> Any:
@@ -106,7 +104,7 @@ def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
         try:
             return write(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
-            finder.checkpoint_ended(begin)
+            finder.waits.saved(begin)
 
     loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
     torch.serialization._save = watched_save

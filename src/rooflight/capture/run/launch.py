@@ -45,34 +45,35 @@ class _Script(SourceFileLoader):
     """The loader of a main script, which is compiled anew each time and leaves no file."""
 
     def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - its base's parameter
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
+        return _compiled(self)
+
+
+_marked: tuple[str, list[str]] | None = None
 
 
 def mark_function(file: str, name: str, mark: Callable[[Any], Any]) -> None:
     """Let ``mark`` decorate the function ``name`` (``Class.method`` too) of ``file`` when that is loaded. Lines stay
     where they are.
     """
+    global _marked
     setattr(builtins, _MARK, mark)
-    path, load = os.path.realpath(file), SourceFileLoader.source_to_code
+    path, load = os.path.realpath(file), SourceFileLoader.get_code
+    _marked = path, name.split(".")
 
-    def marked(self: Any, data: Any, where: Any, **options: Any) -> CodeType:
-        if isinstance(where, str) and os.path.realpath(where) == path and isinstance(data, bytes):
-            data = ast.parse(data, where)
-            _decorate(data, name.split("."))
-        code: CodeType = load(self, data, where, **options)
+    def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
+        return _compiled(self) if os.path.realpath(self.path) == path else load(self, fullname)
+
+    SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
+
+
+def _compiled(loader: SourceFileLoader) -> CodeType:
+    source = loader.get_data(loader.path)
+    if _marked is None or os.path.realpath(loader.path) != _marked[0]:
+        code: CodeType = loader.source_to_code(source, loader.path)
         return code
-
-    SourceFileLoader.source_to_code = marked  # type: ignore[assignment]
-    cached = SourceFileLoader.get_code
-
-    def anew(self: SourceFileLoader, fullname: str) -> CodeType | None:
-        if os.path.realpath(self.path) != path:
-            return cached(self, fullname)
-        code: CodeType = self.source_to_code(self.get_data(self.path), self.path)
-        return code
-
-    SourceFileLoader.get_code = anew  # type: ignore[method-assign, assignment]
+    tree = ast.parse(source, loader.path)
+    _decorate(tree, _marked[1])
+    return compile(tree, loader.path, "exec", dont_inherit=True)
 
 
 _MARK: Final = "__rooflight_step__"
@@ -90,7 +91,7 @@ def _decorate(tree: ast.AST, names: list[str]) -> None:
                 each.decorator_list.append(ast.copy_location(ast.Name(_MARK, ast.Load()), each))
 
 
-_OURS: Final = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
+_STARTS: Final = (__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
 
 
 def _hide_launcher() -> None:
@@ -103,12 +104,8 @@ def _hide_launcher() -> None:
         while inner is not None and inner.tb_frame.f_code is not start.__code__:
             inner = inner.tb_next
         inner = inner.tb_next if inner is not None else trace
-        while inner is not None and _starts_scripts(inner.tb_frame.f_code.co_filename):
+        while inner is not None and inner.tb_frame.f_code.co_filename in _STARTS:
             inner = inner.tb_next
         hook(kind, error.with_traceback(inner), inner)
 
     sys.excepthook = show
-
-
-def _starts_scripts(file: str) -> bool:
-    return file in _OURS or file == __file__

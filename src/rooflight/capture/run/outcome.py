@@ -8,7 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.capture.run.finder import Caller, StepFinder
+from rooflight.capture.run.callers import Caller
+from rooflight.capture.run.finder import StepFinder
 from rooflight.capture.run.recording import Kept
 from rooflight.capture.run.steps import Steps
 from rooflight.records.measurement import Measurement
@@ -23,40 +24,31 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
     after the skipped ones are timed.
     """
     finder.finish()
-    kind, steps, caller = _found(finder)
-    nothing = Run(script=script, exit_code=exit_code, seen=_seen(finder))
+    kind, steps, caller, cycle = _found(finder)
+    run = Run(script=script, exit_code=exit_code, seen=_seen(finder))
     if kind is None:
         empty = _empty()
-        return replace(empty, run=nothing, environment={**empty.environment, "target": script})
-    cycle = (finder.cycle or 1) if kind is StepKind.OPTIMIZER else 1
+        return replace(empty, run=run, environment={**empty.environment, "target": script})
     kept = finder.recorder.kept.get(kind)
+    place = kept.place if kept is not None and kept.cycle == cycle else None
     if kept is None:  # of another kind, which its calls are parts of
         kept = next(iter(finder.recorder.kept.values()), None)
-        place = None
-    else:
-        place = kept.place if kept.cycle == cycle else None
     taken = finder.recorder.taken[kind] if place is not None else set()
-    run = replace(
-        nothing,
-        step=RunStep(
-            kind=kind,
-            name=caller.name,
-            where=caller.where,
-            count=steps.count // cycle,
-            begins=_begins(finder.begun_by) if kind in _WITH_A_BEGIN else f"the call of {caller.name}",
-            recorded=None if place is None else place + 1,
-            calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
-        ),
-        between=steps.between(cycle, _undisturbed(range(steps.count // cycle), finder.skip, taken)),
-        alike=steps.alike(cycle, place, taken),
+    step = RunStep(
+        kind=kind,
+        name=caller.name,
+        where=caller.where,
+        count=steps.count // cycle,
+        begins=_begins(finder.begun_by) if kind in ("optimizer", "backward") else f"the call of {caller.name}",
+        recorded=None if place is None else place + 1,
+        calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
     )
+    between = steps.between(cycle, _undisturbed(range(step.count), finder.skip, taken))
+    run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, taken))
     session = kept.session if kept is not None else _empty()
+    session = replace(session, run=run, environment={**session.environment, "target": script})
     times = _timed(steps, cycle, kept if place is not None else None, finder.skip, taken, limit)
-    environment = {**session.environment, "target": script}
-    return _with_times(replace(session, run=run, environment=environment), times, None if place is not None else 0.0)
-
-
-_WITH_A_BEGIN: Final = (StepKind.OPTIMIZER, StepKind.BACKWARD)
+    return _with_times(session, times, None if place is not None else 0.0)
 
 
 def _begins(by: type | None) -> str:
@@ -67,23 +59,32 @@ def _begins(by: type | None) -> str:
     return f"the first call of {by.__name__} with gradients on"
 
 
-def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller]:
-    """The first kind that ran, in the order in which they mean steps."""
-    optimizer, backward, function = finder.by_optimizer, finder.by_backward, finder.by_function
-    if function.count:
-        return StepKind.FUNCTION, function, finder.function
+def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
+    """The first kind that ran, in the order in which they mean steps; and how many of its calls make one."""
+    if finder.by_function.count:
+        return StepKind.FUNCTION, finder.by_function, finder.function, 1
+    kind, steps, caller, cycle = _unnamed(finder)
+    for phase, blocks in finder.phases.items():
+        inside = sum(calls * count for calls, count in blocks.calls_of().items())
+        each_one = kind is StepKind.MODULE or blocks.count + 1 >= steps.count // cycle
+        if blocks.count > 1 and each_one and inside + cycle >= steps.count:
+            return StepKind.PHASE, blocks, Caller(f'phase("{phase.name}")', phase.where), 1
+    return kind, steps, caller, cycle
+
+
+def _unnamed(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
+    optimizer, backward, modules = finder.by_optimizer, finder.by_backward, finder.modules
     if optimizer.count:
         callers = list(finder.optimizers)
         names = dict.fromkeys(caller.name for caller in callers)
-        return StepKind.OPTIMIZER, optimizer, Caller(" and ".join(names), callers[0].where)
+        return StepKind.OPTIMIZER, optimizer, Caller(" and ".join(names), callers[0].where), finder.cycle or 1
     if backward.count:
-        return StepKind.BACKWARD, backward, finder.backward
-    called = [(weights.elements, finder.calls[number].count, number) for number, (_, weights) in finder.modules.items()]
-    called = [each for each in called if each[1]]
-    if not called:
-        return None, optimizer, finder.backward
-    number = max(called)[2]
-    return StepKind.MODULE, finder.calls[number], finder.modules[number][0]
+        return StepKind.BACKWARD, backward, finder.backward, 1
+    sizes = [(modules.called[each][1].elements, calls.count, each) for each, calls in modules.calls.items()]
+    number = max((size for size in sizes if size[1]), default=(0, 0, -1))[2]
+    if number < 0:
+        return None, optimizer, finder.backward, 1
+    return StepKind.MODULE, modules.calls[number], modules.called[number][0], 1
 
 
 def _calls(finder: StepFinder, steps: Steps) -> tuple[tuple[str, int], ...]:
@@ -113,19 +114,17 @@ def _undisturbed(places: Iterable[int], skip: int, taken: set[int]) -> list[int]
 
 
 def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.float64]], same: float | None) -> Session:
-    own = session.measurement
-    on_cpu = session.environment.get("device_kind") == "cpu"
-    nothing = np.empty((0, len(session)))
-    if not len(walls) and own is None:
+    """The session, with the times of steps; of its ops those on the CPU, since elsewhere none waited for the device."""
+    if not len(walls) and session.measurement is None:
         return session
-    timed = own is not None and on_cpu
+    own = session.measurement if session.environment.get("device_kind") == "cpu" else None
     return session.with_measurement(
         Measurement(
             wall_samples_s=walls,
-            op_samples_s=own.op_samples_s if own is not None and timed else nothing,
-            op_starts_s=own.op_starts_s if own is not None and timed else np.empty((0, 0)),
+            op_samples_s=np.empty((0, len(session))) if own is None else own.op_samples_s,
+            op_starts_s=np.empty((0, 0)) if own is None else own.op_starts_s,
             same_calls=same,
-            clock="steps of the script; ops, while one was recorded" if timed else "steps of the script",
+            clock="steps of the script" + ("; ops, while one was recorded" if own is not None else ""),
         )
     )
 
@@ -134,7 +133,7 @@ def _seen(finder: StepFinder) -> str:
     """In words, what a script did that made no step."""
     parts: Mapping[str, int] = {
         "calls of modules without parameters": finder.losses,
-        "calls of modules": sum(steps.count for steps in finder.calls.values()),
+        "calls of modules": sum(steps.count for steps in finder.modules.calls.values()),
         "backward passes": finder.by_backward.count,
         "optimizer steps": finder.by_optimizer.count,
     }

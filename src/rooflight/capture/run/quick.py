@@ -21,12 +21,8 @@ from torch.optim import optimizer as optimizers
 def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
     """Put them in the place of the hooks of ``finder``, a StepFinder."""
     hooks, thread = modules._global_forward_pre_hooks, get_ident()
-    key, number, running, is_grad_enabled = (
-        id(optimizer),
-        finder.number_of(optimizer),
-        finder.running,
-        torch.is_grad_enabled,
-    )
+    key, number, running = id(optimizer), finder.number_of(optimizer), finder.running
+    is_grad_enabled = torch.is_grad_enabled
     slowly_called, slowly_begins, slowly_ended = finder.called, finder.optimizer_begins, finder.optimizer_ended
 
     def called(module: nn.Module, args: Any) -> None:
@@ -34,7 +30,7 @@ def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
             return
         if (
             module is model
-            and not (finder.begun or finder.evaluates_since)
+            and not (finder.begun or finder.waits.evaluates_since)
             and module.training
             and is_grad_enabled()
             and _current_graph_task_id() == -1
@@ -56,9 +52,10 @@ def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
         if each is optimizer and finder.in_known_step and len(running) == 1 and get_ident() == thread:
             now = perf_counter_ns()
             running.pop()
-            made, known = _get_sequence_nr() - finder.nodes, (finder.loader, finder.evaluation, finder.checkpoint)
+            waits = finder.waits
+            made, known = _get_sequence_nr() - finder.nodes, (waits.loader, waits.evaluation, waits.checkpoint)
             finder.by_optimizer.add(finder.begun, now, number, finder.backwards, made, known)
-            finder.begun, finder.last_event, finder.in_known_step = 0, now, False
+            finder.begun, waits.last_event, finder.in_known_step = 0, now, False
             hooks[hook] = called  # type: ignore[index]
         else:
             slowly_ended(each, args, kwargs)

@@ -36,19 +36,16 @@ class Recorder:
     def __init__(self, skip: int) -> None:
         self._skip = skip
         self._open: record | None = None
+        self._kind: StepKind | None = None
         self._place = 0
         self._cycle = 1
+        self.count = 0
         self.kept: dict[StepKind, Kept] = {}
         self._later: Callable[[], None] | None = None
         self.broken = ""
         self.settled = False
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a step is being recorded."""
-        return self._open is not None
 
     def wants(self, kind: StepKind, place: int, cycle: int = 1) -> bool:
         """Whether the step at this place should be recorded."""
@@ -57,11 +54,14 @@ class Recorder:
             return False
         return kept is None or (place >= self._skip and (kept.place < self._skip or kept.cycle != cycle))
 
-    def begin(self, place: int, cycle: int, module: nn.Module | None = None, args: Any = ()) -> None:
-        """Record from here on; ``module`` is the one that is being called, of which torch has run the hooks already."""
+    def begin(
+        self, kind: StepKind, place: int, cycle: int = 1, module: nn.Module | None = None, args: Any = ()
+    ) -> None:
+        """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
         from rooflight.capture.record.recorder import record
 
-        self._place, self._cycle = place, cycle
+        self._kind, self._place, self._cycle = kind, place, cycle
+        self.count += 1
         recording = record(
             memory=True, times=True, compiled_eagerly="torch._dynamo" in sys.modules, on_error=self._fails
         )
@@ -76,9 +76,9 @@ class Recorder:
 
     def keep(self, kind: StepKind, *, so_far: bool = False, settles: bool = False) -> None:
         """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind. After
-        the skipped steps it ``settles`` what is recorded.
+        the skipped steps it ``settles`` what is recorded. Steps of other kinds within a phase do not end its recording.
         """
-        if self._open is None:
+        if self._open is None or (kind is StepKind.PHASE) != (self._kind is StepKind.PHASE):
             return
         if not so_far and _in_compiled():  # torch would put its state back when that returns
             self._later = partial(self.keep, kind, settles=settles)
@@ -103,13 +103,15 @@ class Recorder:
         if self._later is not None:
             self._later()
 
-    def give_up_after(self, backwards: int) -> None:
-        """Drop a recording that has run for too long."""
-        if backwards >= _MOST_BACKWARDS:
+    def give_up(self, backwards: int = _MOST_BACKWARDS) -> None:
+        """Drop a recording, other than of a phase, that has run for too long."""
+        if backwards >= _MOST_BACKWARDS and self._kind is not StepKind.PHASE:
             self.drop()
 
-    def drop(self) -> None:
-        """End the recording, and keep nothing of it."""
+    def drop(self, kind: StepKind | None = None) -> None:
+        """End the recording, or one of this kind, and keep nothing of it."""
+        if kind is not None and self._kind is not kind:
+            return
         self._later = None
         if self._open is not None:
             recording, self._open = self._open, None

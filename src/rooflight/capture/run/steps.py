@@ -14,10 +14,7 @@ from rooflight.records.timeline import Between, SameSteps
 _MOST: Final = 1 << 20  # calls that are kept: 64 MB
 _LONGEST_CYCLE: Final = 64
 _SIZES: Final = 6  # of steps that a report tells apart
-
-
-KNOWN: Final = ("loader", "evaluation", "checkpoint")
-"""What of the time between steps is known; the rest is "other"."""
+KNOWN: Final = ("loader", "evaluation", "checkpoint")  # of the time between steps; the rest is "other"
 _WIDTH: Final = 5 + len(KNOWN)
 
 
@@ -25,8 +22,7 @@ class Steps:
     """The calls of one kind. Where several optimizers step in turn, a step is a cycle of their calls."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.last_end = 0
+        self.count = self.backwards = self.last_end = 0
         self._numbers = array("q")
         self._newest: deque[int] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers
 
@@ -36,6 +32,7 @@ class Steps:
         None pass within it.
         """
         self.count += 1
+        self.backwards += backwards
         self.last_end = end
         self._newest.append(caller)
         if self.count <= _MOST:

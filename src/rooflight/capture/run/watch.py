@@ -9,13 +9,14 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rooflight.capture.run.children import ELASTIC, ENDED, Watched, follow_launched, follow_spawned, write_part
+from rooflight.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
 from rooflight.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.capture.run.launch import mark_function, start
 from rooflight.records.timeline import StepKind
+
+_STDERR: Final = 2
 
 
 class Watch:
@@ -27,7 +28,9 @@ class Watch:
         self.finder: Any = None
         self.forks = 0
         self.broken = ""
-        self.errors = -1  # a descriptor of standard error that the script does not know, closed in children
+        self.errors = _STDERR  # or a descriptor of it that the script does not know, closed in children
+        with suppress(OSError):
+            self.errors = os.dup(_STDERR)
         self._ended: Callable[[Watch], None] | None = ended
         self._whole, self._parent = ended, 0
         self._open_process = os.getpid()
@@ -85,12 +88,17 @@ class Watch:
     def end(self) -> None:
         """The process ends: say what was found, once."""
         ended, self._ended = self._ended, None
-        reported = (Path(self.watched.folder) / ENDED).exists() or os.getppid() != self._parent
-        orphan = self._parent and reported
-        if ended is not None and orphan and self.finder is not None and self.finder.has_trained:
-            ended = self._whole  # a daemon: who started it has reported already
-        if ended is not None and os.getpid() == self._open_process:
-            ended(self)
+        if ended is None or os.getpid() != self._open_process:
+            return
+        daemon = self._parent and (self.watched.ended or os.getppid() != self._parent)
+        if daemon and self.finder is not None and self.finder.has_trained:
+            ended = self._whole  # who started it has reported already
+        ended(self)
+
+    def say(self, text: str) -> None:
+        """On standard error as it was when the script began."""
+        with suppress(OSError):
+            os.write(self.errors, f"rooflight: {text}\n".encode())
 
     def _leaves(self, code: int) -> None:
         if self._ended is not None:
@@ -103,22 +111,17 @@ class Watch:
     def _forked(self) -> None:
         self._forget_signal()
         self._open_process, self._parent = os.getpid(), os.getppid()
-        if self.errors >= 0:
-            with suppress(OSError):
-                os.close(self.errors)
-            self.errors = -1
+        if self.errors != _STDERR:
+            os.close(self.errors)
+            self.errors = _STDERR
         if self._ended is not None:
             self._ended = _part
         if self.finder is not None:
             self.finder.starts_anew()
 
 
-def spawned(facts: dict[str, Any]) -> None:
+def spawned(facts: dict[str, Any]) -> Watch:
     """Watch this process, which multiprocessing spawned."""
-    _watch(facts)
-
-
-def _watch(facts: dict[str, Any]) -> Watch:
     only = StepKind(facts["only"]) if facts["only"] else None
     return Watch(Watched(**{**facts, "only": only}), _part)
 
@@ -126,7 +129,7 @@ def _watch(facts: dict[str, Any]) -> Watch:
 def launched(facts: dict[str, Any]) -> None:
     """Watch this process, and run the script that torchrun named; ``sys.argv`` is that of ``python -c``."""
     as_module, (target, *arguments) = sys.argv[1] == "-m", sys.argv[2:]
-    _watch(facts).run(lambda: start(target, arguments, as_module=as_module))
+    spawned(facts).run(lambda: start(target, arguments, as_module=as_module))
 
 
 def _part(watch: Watch) -> None:

@@ -1,0 +1,79 @@
+"""Who may end a step: modules, optimizers, phases and functions, with the lines of the script that call them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final, NamedTuple
+from weakref import ref
+
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from rooflight.capture.run.steps import Steps
+
+
+class Caller(NamedTuple):
+    """The name in reports, and the line of the script that calls it."""
+
+    name: str
+    where: str
+
+
+class Weights(NamedTuple):
+    """Elements of a module's parameters, and whether one of them is trained."""
+
+    elements: int
+    trained: bool
+
+
+class Modules:
+    """The modules that were called from outside others, by number; ``heaviest`` is that with the most parameters."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Steps] = {}
+        self.called: dict[int, tuple[Caller, Weights]] = {}
+        self.heaviest = -1
+        self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
+        self._seen = 0
+
+    def weights_of(self, module: nn.Module) -> Weights:
+        """Its weights; those of a lazy module are not known yet."""
+        return self._found(module)[1]
+
+    def number_of(self, module: nn.Module) -> int:
+        """Its number, given at its first call."""
+        _, weights, number = self._found(module)
+        if number not in self.calls:
+            self.calls[number] = Steps()
+            self.called[number] = Caller(type(module).__name__, calling_line()), weights
+            if self.heaviest < 0 or weights.elements > self.called[self.heaviest][1].elements:
+                self.heaviest = number
+        return number
+
+    def _found(self, module: nn.Module) -> tuple[ref[nn.Module], Weights, int]:
+        found = self._weights.get(id(module))
+        if found is None or found[0]() is not module:
+            parameters = list(module.parameters())
+            lazy = any(isinstance(each, (UninitializedParameter, UninitializedBuffer)) for each in parameters)
+            elements = 1 if lazy else sum(each.numel() for each in parameters)
+            found = ref(module), Weights(elements, any(each.requires_grad for each in parameters)), self._seen
+            self._seen += 1
+            if not lazy:
+                self._weights[id(module)] = found
+        return found
+
+
+def calling_line() -> str:
+    """``train.py:112``: the innermost line of the user's own code that is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not (file.startswith(("<", *_LIBRARIES)) or "/site-packages/" in file):
+            return f"{Path(file).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(__file__).parents[2]) + "/")
