@@ -293,9 +293,34 @@ class SameSteps:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Assumed:
+    """``what`` only a device would know was answered by ``answer``, so many ``times`` for the line at ``where``."""
+
+    what: str
+    answer: str
+    times: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VirtualRun:
+    """A run for ``devices``, of which there were none: the first is what the script saw, ``gpus`` of them on each of
+    ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``.
+    """
+
+    devices: tuple[str, ...]
+    gpus: int
+    nodes: int
+    rank: int
+    compiled: int
+    assumed: tuple[Assumed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of ``script``. ``step`` is None where none was found; ``seen`` then says what was. ``alike`` has the sizes
-    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known.
+    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. ``virtual``: on which
+    devices that were not there it ran.
     """
 
     script: str
@@ -304,3 +329,4 @@ class Run:
     between: tuple[Between, ...] = ()
     alike: tuple[SameSteps, ...] = ()
     seen: str = ""
+    virtual: VirtualRun | None = None

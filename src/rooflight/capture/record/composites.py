@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
@@ -17,7 +18,14 @@ from typing import Any, ClassVar, Final, Self
 
 import torch
 from torch._C import _current_graph_task_id, _get_dispatch_stack_at, _len_torch_dispatch_stack
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack, _pop_mode, _push_mode
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 from torch.utils.checkpoint import _StopRecomputationError
 
 from rooflight.capture.record.constants import Constants
@@ -28,7 +36,7 @@ from rooflight.records.signature import OpSignature
 
 _AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
 
-_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 NO_SEQUENCE: Final = 2**64 - 1
 """Sequence number that torch gives to the nodes that accumulate gradients into leaves."""
@@ -296,7 +304,7 @@ class _OnMeta(torch.autograd.Function):
         ctx.save_for_backward(*tensors, results[0])  # if ctx kept results itself, they would keep themselves alive
         ctx.reserve = None
         if any(ctx.needs_input_grad):
-            with torch._C._DisableTorchDispatch():
+            with _unseen(tensors[0]):
                 ctx.reserve = composite.reserve_on_meta(args)
         for source in open_sources():
             source.composites.note_meta(op, tensors, results, ctx.reserve)
@@ -309,7 +317,7 @@ class _OnMeta(torch.autograd.Function):
         if torch.is_grad_enabled():
             results = _with_graph(ctx.composite.op, ctx.args, tensors, needed, grads)
         else:
-            with torch._C._DisableTorchDispatch():
+            with _unseen(out):
                 results = [
                     ctx.composite.gradient_on_meta(tensor) if wanted else None
                     for tensor, wanted in zip(tensors, needed, strict=True)
@@ -318,7 +326,7 @@ class _OnMeta(torch.autograd.Function):
         op, places = ctx.backward_op, list(range(len(arrived)))
         if ctx.composite.stepwise:
             op, places = with_gradients(op, places, [grad.untyped_storage().nbytes() for grad in arrived])
-        inputs = [arrived[place] for place in places] + [tensor for tensor in tensors if tensor.is_meta] + [out]
+        inputs = [arrived[place] for place in places] + [tensor for tensor in tensors if _has_no_values(tensor)] + [out]
         outputs = [result for result in results if result is not None]
         for source in open_sources():
             source.composites.note_meta_backward(op, inputs, outputs)
@@ -345,7 +353,7 @@ def _with_graph(
     for source in sources:
         source.composites.calling += 1
     try:
-        with torch._C._DisableTorchDispatch():
+        with _unseen(tensors[0]):
             given = [
                 tensor.view_as(tensor) if wanted else tensor for tensor, wanted in zip(tensors, needed, strict=True)
             ]
@@ -367,10 +375,20 @@ def open_sources() -> list[Source]:
 
 
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
-    sources = open_sources()
-    if not sources or any(source.is_foreign(type(value)) for source in sources for value in tensors_in(args)):
+    sources, tensors = open_sources(), tensors_in(args)
+    if not sources and any(type(value) not in _PLAIN for value in tensors):
+        return decomposed(composite.op, args, kwargs)
+    if any(source.is_foreign(type(value)) for source in sources for value in tensors):
         return decomposed(composite.op, args, kwargs)
     return _call(composite, sources, args, kwargs)
+
+
+def call_unrecorded(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run a composite on fake tensors that arrives whole, as under inference_mode, while nothing is recorded."""
+    return _call(COMPOSITE_OPS[op], [], args, kwargs)
+
+
+COMPOSITE_OPS: Final = {composite.op: composite for composite in COMPOSITES}
 
 
 def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -394,7 +412,7 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
     except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
         if composite.on_meta is None:
             raise
-        with torch._C._DisableTorchDispatch():
+        with _unseen(tensors[0]):
             stopped, results = error, composite.on_meta(given)
             out = results[0] if results and len(results) == 1 else results
     finally:
@@ -407,15 +425,30 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
     return out
 
 
+def _has_no_values(tensor: torch.Tensor) -> bool:
+    return tensor.is_meta or type(tensor) is FakeTensor
+
+
+@contextmanager
+def _unseen(tensor: torch.Tensor) -> Iterator[None]:
+    """Work on tensors like this one that no mode sees."""
+    if isinstance(tensor, FakeTensor):
+        with _disable_current_modes(), tensor.fake_mode:
+            yield
+    else:
+        with torch._C._DisableTorchDispatch():
+            yield
+
+
 def _call_on_meta(
     composite: Composite, sources: Sequence[Source], args: tuple[Any, ...], tensors: Sequence[torch.Tensor]
 ) -> _MetaCall | None:
-    if composite.on_meta is None or not tensors[0].is_meta or any(type(tensor) not in _PLAIN for tensor in tensors):
+    if composite.on_meta is None or not _has_no_values(tensors[0]) or any(type(each) not in _PLAIN for each in tensors):
         return None
     if torch._C._functorch.peek_interpreter_stack() is not None:  # torch.func does not take such an autograd function
         return None
     wants = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    with torch._C._DisableTorchDispatch():  # the allocation is part of the call, not an op of the program
+    with _unseen(tensors[0]):  # the allocation is part of the call, not an op of the program
         results = composite.on_meta(args)
         if results is None:
             return None
@@ -430,11 +463,13 @@ _ROUTES: Final = tuple(
     (composite.op.name(), key, partial(_route, composite)) for composite in COMPOSITES for key in _AUTOGRAD_KEYS
 )
 _library: Any = None  # the object that torch.library.Library wraps; its bookkeeping would take as long again
+_always = False
 
 
-def route_composites() -> None:
-    """Route composites through this file, if they are not."""
-    global _library
+def route_composites(*, always: bool = False) -> None:
+    """Route composites through this file, if they are not; ``always``: for the rest of the process."""
+    global _library, _always
+    _always |= always
     if _library is None:
         _library = torch._C._dispatch_library("IMPL", "aten", "", __file__, 0)
         for name, key, route in _ROUTES:
@@ -444,6 +479,6 @@ def route_composites() -> None:
 def unroute_composites() -> None:
     """Leave the dispatcher as it was before ``route_composites``."""
     global _library
-    if _library is not None:
+    if _library is not None and not _always:
         _library.reset()
         _library = None

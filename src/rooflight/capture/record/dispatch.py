@@ -17,9 +17,8 @@ from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.phases import with_closure_inside
-from rooflight.capture.record.composites import NO_SEQUENCE, Composites, Source, decomposed
+from rooflight.capture.record.composites import COMPOSITE_OPS, NO_SEQUENCE, Composites, Source, decomposed
 from rooflight.capture.record.constants import known_constants
-from rooflight.capture.record.kernels import COMPOSITES
 from rooflight.capture.record.meta_results import remembering
 from rooflight.capture.record.readers import Reader, reader_of
 from rooflight.capture.record.schemas import schema_of
@@ -30,7 +29,6 @@ from rooflight.records.record import Direction
 _NO_MODULE = -2
 _FORWARD, _BACKWARD, _OPTIMIZER = map(int, Direction)  # plain ints hash faster
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
-_BY_OP = {composite.op: composite for composite in COMPOSITES}
 _DEVICE_KEYS = ("CPU", "CUDA", "XPU", "Meta", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
 _QUESTIONS = frozenset(
     {
@@ -274,7 +272,7 @@ class DispatchSource(Source):
 
     def _run_composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         with self:
-            return self.composites.call(_BY_OP[func], args, kwargs)
+            return self.composites.call(COMPOSITE_OPS[func], args, kwargs)
 
     def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``.item()``. On the meta device there is no value: return True or 1, as for a mask that hides nothing."""
@@ -301,7 +299,7 @@ class DispatchSource(Source):
 
 @cache
 def _special_handler(func: Any) -> str | None:
-    if func in _BY_OP:
+    if func in COMPOSITE_OPS:
         return "_run_composite"
     if func is torch.ops.aten._local_scalar_dense.default:
         return "_read_scalar"

@@ -268,6 +268,7 @@ class StepFinder:
         if not steps.count and self.by_backward.count and undecided.first is not None:
             self.begun, self.nodes, self._known_at_begin = undecided.first
             self.backwards += self.by_backward.count
+            self.recorder.drop_later()
         self._add(steps, now, number)
         undecided.ended_by_backward = False
         if self.cycle is None:

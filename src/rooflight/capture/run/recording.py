@@ -108,6 +108,11 @@ class Recorder:
         if backwards >= _MOST_BACKWARDS and self._kind is not StepKind.PHASE:
             self.drop()
 
+    def drop_later(self) -> None:
+        """Drop a recording that did not begin with the first backward pass: these were parts of the first step."""
+        if self._place:
+            self.drop()
+
     def drop(self, kind: StepKind | None = None) -> None:
         """End the recording, or one of this kind, and keep nothing of it."""
         if kind is not None and self._kind is not kind:

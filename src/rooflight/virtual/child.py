@@ -1,0 +1,174 @@
+"""The child: ``python -m rooflight.virtual.child FACTS SCRIPT ARGUMENTS`` runs a script on a GPU that is not there, saves
+the session of one step, and leaves by ``os._exit``, so that nothing has to be put back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from rooflight.records.session import Session
+
+_ENOUGH_S: Final = 10.0
+"""After a step without an optimizer was recorded, so long is looked for one that has one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is to be run: ``saved`` is where the session goes, ``errors`` the parent's standard error for progress."""
+
+    target: str
+    arguments: tuple[str, ...]
+    module: bool
+    devices: tuple[str, ...]
+    name: str
+    capability: tuple[int, int]
+    memory: int
+    units: int
+    l2: int
+    gpus: int
+    nodes: int
+    rank: int
+    skip: int
+    only: str
+    named: str
+    saved: str
+    loud: bool
+
+    def command(self) -> list[str]:
+        """The words that start the child."""
+        return [sys.executable, "-P", "-m", "rooflight.virtual.child", json.dumps(asdict(self))]
+
+
+class Child:
+    """The process in which the script runs."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.compiled = 0
+        self._began = time.monotonic()
+        self._kept_at = 0.0
+        self._steps = 0
+
+    def run(self) -> None:
+        """Run the script until its step is recorded, or it ends. Never returns."""
+        from rooflight.capture.run.launch import start
+
+        self._install()
+        code = 1
+        try:
+            with self.mode:
+                start(self.wanted.target, self.wanted.arguments, as_module=self.wanted.module)
+            code = 0
+        except SystemExit as stop:
+            code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
+            if isinstance(stop.code, str):
+                print(stop.code, file=sys.stderr)
+        except KeyboardInterrupt:
+            code = -2
+        except BaseException:
+            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        self.leave(code)
+
+    def _install(self) -> None:
+        wanted = self.wanted
+        ranks = wanted.gpus * wanted.nodes
+        from rooflight.virtual.groups import environment
+
+        if ranks > 1:
+            for name, value in environment(wanted.gpus, wanted.nodes, wanted.rank).items():
+                os.environ.setdefault(name, value)
+        os.environ.setdefault("WANDB_MODE", "disabled")
+        import torch
+
+        from rooflight.capture.record.composites import route_composites
+        from rooflight.capture.run import hooks as run_hooks
+        from rooflight.capture.run.finder import StepFinder
+        from rooflight.records.timeline import StepKind
+        from rooflight.virtual import absent, api, groups, hooks, operators, tensors
+        from rooflight.virtual.mode import VirtualMode
+
+        hooks.install(wanted.gpus)
+        self.mode = VirtualMode()
+        api.install(self.mode, api.Facts(name=wanted.name, capability=tuple(wanted.capability), memory=wanted.memory,
+                                         units=wanted.units, l2=wanted.l2, gpus=wanted.gpus))  # fmt: skip
+        operators.install()
+        tensors.install(self.mode)
+        groups.install(self.mode, ranks, wanted.rank)
+        absent.install(self.mode, self)
+        route_composites(always=True)
+        only = StepKind(wanted.only) if wanted.only else None
+        self.finder = StepFinder(skip=wanted.skip, only=only, named=wanted.named)
+        run_hooks.install(self.finder)
+        self._watch()
+        del torch
+
+    def _watch(self) -> None:
+        """End when the step is recorded; say how far the script is."""
+        finder, recorder = self.finder, self.finder.recorder
+        keep, add = recorder.keep, finder.by_optimizer.add
+
+        def kept(kind: Any, **how: Any) -> None:
+            keep(kind, **how)
+            found = recorder.kept.get(kind)
+            if found is None or recorder.is_open or found.place < self.wanted.skip:
+                return
+            if recorder.settled or finder.only is not None:
+                self.leave(0)
+            self._kept_at = self._kept_at or time.monotonic()
+            if time.monotonic() - self._kept_at > _ENOUGH_S:
+                self.leave(0)
+
+        def added(*args: Any) -> None:
+            add(*args)
+            self._steps += 1
+            self._say(f"step {self._steps}")
+
+        recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign]
+
+    def _say(self, text: str) -> None:
+        if self.wanted.loud:
+            print(f"rooflight: {text} at {time.monotonic() - self._began:.0f} s", file=sys.__stderr__, flush=True)
+
+    def leave(self, code: int) -> None:
+        """Save what was recorded, and end the process."""
+        from rooflight.capture.run.outcome import session_of
+
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                pass
+        wanted = self.wanted
+        script = wanted.target if wanted.module else Path(wanted.target).name
+        session = session_of(self.finder, script, code, None)
+        self._as_virtual(session).save(Path(wanted.saved))
+        os._exit(0)
+
+    def _as_virtual(self, session: Session) -> Session:
+        from rooflight.records.session import COMPILED
+        from rooflight.records.timeline import VirtualRun
+
+        wanted = self.wanted
+        assert session.run is not None
+        virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
+                             compiled=self.compiled, assumed=tuple(self.mode.answers))  # fmt: skip
+        run = replace(session.run, virtual=virtual, between=(), alike=())
+        environment = {**session.environment, **({COMPILED: "yes"} if self.compiled else {})}
+        return replace(session, run=run, environment=environment, measurement=None)
+
+
+def main() -> None:
+    """Read what is wanted of the command line, and run it."""
+    facts = json.loads(sys.argv[1])
+    Child(Wanted(**facts)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""CUDA in C++'s eyes: the device guard and the hooks that autograd asks for, put where a CPU build of torch has none.
+
+Autograd asks for a device guard for tensors on ``cuda``, and for the current stream of the accelerator. The registry of
+guards is exported, and torch fills an empty slot with a guard of its own that does nothing. The hooks are an object of
+``CUDAHooksInterface``, whose methods all raise: it is given a copy of its table of methods in which those that autograd
+calls answer. Their places in the table are read from the headers that torch comes with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+_CUDA: Final = 1  # c10::DeviceType
+_SLOTS: Final = 22  # c10::COMPILE_TIME_MAX_DEVICE_TYPES
+_GUARDS: Final = "_ZN3c104impl26device_guard_impl_registryE"
+_TABLE: Final = "_ZTVN2at18CUDAHooksInterfaceE"
+_HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
+_DESTRUCTORS: Final = 2  # entries of a virtual destructor
+_BEFORE: Final = 2  # entries of a table before its first method
+_KEPT: Final[list[Any]] = []  # what C++ points to
+
+
+class NoVirtualDeviceError(RuntimeError):
+    """This build of torch cannot be given a CUDA device that is not there."""
+
+
+def install(gpus: int) -> None:
+    """Let C++ see ``gpus`` CUDA devices, for the rest of the process. Raises NoVirtualDeviceError where it cannot."""
+    try:
+        _install_guard(gpus)
+        _install_hooks(gpus)
+    except (AttributeError, OSError, ValueError) as error:
+        raise NoVirtualDeviceError(_unknown(str(error))) from error
+    found = torch.accelerator.current_accelerator()
+    if found is None or found.type != "cuda":
+        raise NoVirtualDeviceError(_unknown(f"torch sees {found} as its accelerator"))
+
+
+def _unknown(why: str) -> str:
+    return f"torch {torch.__version__} cannot be shown a GPU that is not there ({why}): use torch 2.11 to 2.13 on Linux"
+
+
+def _library(name: str) -> ctypes.CDLL:
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
+
+
+def _install_guard(gpus: int) -> None:
+    registry = (ctypes.c_void_p * _SLOTS).in_dll(_library("libc10.so"), _GUARDS)
+    if registry[_CUDA] is None:
+        nothing = _function(ctypes.c_int8, lambda _: 0)
+        table = (ctypes.c_void_p * 64)(*[nothing] * 64)  # torch asks it how many devices it has: none
+        empty = (ctypes.c_void_p * 1)(ctypes.addressof(table))
+        _KEPT.extend((table, empty))
+        registry[_CUDA] = ctypes.addressof(empty)
+    torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
+    del gpus
+
+
+def _install_hooks(gpus: int) -> None:
+    library = _library("libtorch_cpu.so")
+    names = [*_methods("AcceleratorHooksInterface"), *_methods("CUDAHooksInterface")]
+    size = _BEFORE + _DESTRUCTORS + len(names)
+    table = (ctypes.c_void_p * size)(*(ctypes.c_void_p * size).in_dll(library, _TABLE))
+    yes = _function(ctypes.c_bool, lambda _: True)
+    first = _function(ctypes.c_int8, lambda _: 0)
+    given = {name: yes for name in ("isBuilt", "isAvailable", "hasCUDA", "hasPrimaryContext")}
+    given |= {name: first for name in ("getCurrentDevice", "current_device")}
+    given |= {
+        "deviceCount": _function(ctypes.c_int8, lambda _: gpus),
+        "init": _function(None, lambda _: None),
+        "exchangeDevice": _function(ctypes.c_int8, lambda _, index: 0, ctypes.c_int8),
+        "maybeExchangeDevice": _function(ctypes.c_int8, lambda _, index: 0, ctypes.c_int8),
+        "setCurrentDevice": _function(None, lambda _, index: None, ctypes.c_int8),
+        "isPinnedPtr": _function(ctypes.c_bool, lambda _, pointer: False, ctypes.c_void_p),
+        "versionCuDNN": _function(ctypes.c_long, lambda _: 91000),
+    }
+    for name, function in given.items():
+        table[_BEFORE + _DESTRUCTORS + names.index(name)] = function
+    getter: Any = getattr(library, _HOOKS)
+    getter.restype = ctypes.c_void_p
+    _KEPT.append(table)
+    ctypes.c_void_p.from_address(getter()).value = ctypes.addressof(table) + _BEFORE * ctypes.sizeof(ctypes.c_void_p)
+
+
+def _function(result: Any, run: Callable[..., Any], *kinds: Any) -> int | None:
+    """The address of a method, whose first argument is its object."""
+    made = ctypes.CFUNCTYPE(result, ctypes.c_void_p, *kinds)(run)
+    _KEPT.append(made)
+    return ctypes.cast(made, ctypes.c_void_p).value
+
+
+def _methods(name: str) -> list[str]:
+    """The virtual methods of a class of torch's, in their order, its destructor left out."""
+    header = Path(torch.__file__).parent / "include" / "ATen" / "detail" / f"{name}.h"
+    text = header.read_text()
+    body = text[text.index(f"struct TORCH_API {name}") :]
+    body = body[: body.index("\n};")]
+    found = re.findall(r"virtual\s+[\w:&<>\s\*]*?[\s\*&](~?\w+)\s*\(", body)
+    return [each for each in found if not each.startswith("~")]

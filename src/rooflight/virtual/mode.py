@@ -1,0 +1,471 @@
+"""The mode under which a script runs: what touches the device runs on fake tensors, all else runs as it is.
+
+An op with a fake tensor among its arguments, or that is told to make one on ``cuda``, computes only the shapes of its
+results; these are remembered by kind of call. Where all its inputs are known (``values``), it runs on these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch
+from torch._C import _storage_id  # type: ignore[attr-defined]
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
+from rooflight.capture.record.dispatch import is_composite
+from rooflight.virtual.values import Answers, Values, covers, is_small
+
+_aten = torch.ops.aten
+_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+_VALUES: Final = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
+)
+_VALUELESS: Final = ("rand", "bernoulli", "normal", "uniform", "dropout", "multinomial", "exponential", "geometric",
+                     "cauchy", "empty")  # fmt: skip
+_HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
+_OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
+_ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
+_LOGIC: Final = {"logical_not": True, "bitwise_not": True, "logical_or": False, "logical_and": False, "bitwise_or": False,
+                 "bitwise_and": False, "any": False, "all": False, "view": False, "clone": False, "detach": False}  # fmt: skip
+"""Ops whose truth follows that of an operand; whether they turn it round."""
+_UNLIKELY: Final = frozenset({"isnan", "isinf", "isneginf", "isposinf", "eq", "any"})
+
+Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class _OddError(Exception):
+    """A call that a key cannot describe completely."""
+
+
+class Facts:
+    """What the schema of an op says, once."""
+
+    __slots__ = ("composite", "kind", "known", "name", "routed", "written")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name = name = schema.name.split("::")[-1]
+        given = [each.alias_info for each in schema.arguments]
+        returned = [each.alias_info for each in schema.returns]
+        self.written = [
+            (place, each.name)
+            for place, each in enumerate(schema.arguments)
+            if each.alias_info is not None and each.alias_info.is_write
+        ]
+        is_view = any(given) and not self.written
+        valueless = any(word in name for word in _VALUELESS)
+        self.known = func.namespace == "aten" and not is_view and not valueless and name not in _HEAVY
+        self.routed = func in COMPOSITE_OPS
+        self.composite = self.routed or is_composite(func)
+        self.kind = ""
+        """How its results are made again: "new", "view", "written", or never."""
+        if func.namespace != "aten" or name in _ALWAYS_RUN or func in HANDLERS:
+            return
+        if not any("Tensor" in str(each.type) for each in schema.arguments):
+            return
+        if not any(given) and not any(returned):
+            self.kind = "new"
+        elif self.written:
+            self.kind = "written" if len(returned) <= 1 and (not returned or returned[0] is not None) else ""
+        elif len(returned) == 1 and str(schema.returns[0].type) == "Tensor" and given[0] and not any(given[1:]):
+            self.kind = "view"
+
+
+class VirtualMode(TorchDispatchMode):
+    """One for the process; it is on the stack of every thread of the script."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.values, self.answers = Values(), Answers()
+        self.device = torch.device("cuda", 0)
+        self._facts: dict[int, Facts] = {}
+        self._known: dict[Any, Any] = {}
+        self._foreign: dict[type, bool] = {}
+        self._templates: dict[torch.device, dict[str, Any]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Do not let compiled functions run eagerly for this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for kind in types:
+            if kind not in _PLAIN and self.is_foreign(kind):
+                return NotImplemented
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            out = handler(self, func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        if not isinstance(func, torch._ops.OpOverload):
+            given, named = self._as_fakes(args, kwargs)
+            with self.fake:
+                return func(*given, **named)
+        facts = self._facts.get(id(func))
+        if facts is None:
+            facts = self._facts[id(func)] = Facts(func)
+        if facts.composite:  # under inference_mode they arrive whole
+            with self:
+                return call_unrecorded(func, args, kwargs) if facts.routed else decomposed(func, args, kwargs)
+        tensors = _tensors(args, kwargs)
+        if not any(isinstance(each, FakeTensor) for each in tensors):
+            device = kwargs.get("device")
+            if device is None or torch.device(device).type != "cuda":
+                return func(*args, **kwargs)
+        return self._run(func, facts, args, kwargs, tensors)
+
+    def is_foreign(self, kind: type) -> bool:
+        """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
+        known = self._foreign.get(kind)
+        if known is None:
+            dispatch = getattr(kind, "__torch_dispatch__", None)
+            known = dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl
+            known = self._foreign[kind] = known and not issubclass(kind, FakeTensor)
+        return known
+
+    # -- results
+
+    def _run(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self.with_index(kwargs["device"])}
+        if kwargs.get("pin_memory"):
+            kwargs = {**kwargs, "pin_memory": False}
+        key = _key_of(func, args, kwargs) if facts.kind else None
+        learnt = self._known.get(key) if key is not None else None
+        if learnt is not None:
+            out = self._make_again(learnt, args)
+        else:
+            out = self._run_fake(func, args, kwargs, tensors)
+            if key is not None:
+                self._learn(key, facts.kind, args, tensors, out)
+        self._follow(func, facts, args, kwargs, tensors, out)
+        return out
+
+    def _run_fake(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        given, named = args, kwargs
+        if any(not isinstance(each, FakeTensor) for each in tensors):
+            given, named = self._as_fakes(args, kwargs)
+        try:
+            with self.fake:
+                return func(*given, **named)
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            from rooflight.virtual.shapes import sized_by_values
+
+            return sized_by_values(self, func, args, kwargs)
+
+    def with_index(self, device: Any) -> Any:
+        """A device with its index, as torch gives it to tensors."""
+        if device is None:
+            return None
+        device = torch.device(device)
+        return self.device if device.type == "cuda" and device.index is None else device
+
+    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor of the same strides on the same device."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+            return self.fake.from_tensor(tensor, static_shapes=True)
+        return self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def _as_fakes(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        def fake(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return self.fake_of(value)
+            return type(value)(map(fake, value)) if type(value) in (list, tuple) else value
+
+        return tuple(map(fake, args)), {name: fake(value) for name, value in kwargs.items()}
+
+    def _new(self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        with torch._C._DisableTorchDispatch():
+            return self._fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+
+    def _fake(self, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+        template = self._templates.get(device)
+        if template is None:
+            made = FakeTensor(self.fake, torch.empty(0, device="meta"), device)
+            template = self._templates[device] = dict(made.__dict__)
+        tensor: torch.Tensor = torch.Tensor._make_subclass(  # type: ignore[call-arg]
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        tensor.__dict__.update(template)
+        return tensor
+
+    def _learn(self, key: Any, kind: str, args: tuple[Any, ...], tensors: list[torch.Tensor], out: Any) -> None:
+        first = args[0] if args else None
+        if kind == "written":
+            if out is None or out is first:
+                self._known[key] = kind, None, out is not None
+            return
+        several = isinstance(out, tuple | list)
+        results = list(out) if several else [out]
+        given = {_storage_id(each) for each in tensors}
+        for each in results:
+            if type(each) is not FakeTensor or each.layout is not torch.strided or each.dtype.is_complex:
+                return
+            if kind == "new" and (_storage_id(each) in given or each.storage_offset()):
+                return
+        if kind == "view":
+            assert isinstance(first, torch.Tensor)
+            if several or _storage_id(out) != _storage_id(first) or out.dtype is not first.dtype:
+                return
+        made = [(each.shape, each.stride(), each.dtype, each.fake_device, each.storage_offset()) for each in results]
+        self._known[key] = kind, type(out) if several else None, made
+
+    def _make_again(self, learnt: Any, args: tuple[Any, ...]) -> Any:
+        kind, several, made = learnt
+        if kind == "written":
+            return args[0] if made else None
+        if kind == "view":
+            ((size, stride, _, device, offset),) = made
+            fake, inside = self.fake, torch._C._meta_in_tls_dispatch_include()
+            before = fake.in_kernel_invocation
+            with torch._C._DisableTorchDispatch():
+                fake.in_kernel_invocation = True
+                torch._C._set_meta_in_tls_dispatch_include(True)
+                try:
+                    view = torch.as_strided(args[0], size, stride, offset)
+                finally:
+                    fake.in_kernel_invocation = before
+                    torch._C._set_meta_in_tls_dispatch_include(inside)
+                return self._fake(view, device)
+        with torch._C._DisableTorchDispatch():
+            results = [
+                self._fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+                for size, stride, dtype, device, _ in made
+            ]
+        return several(results) if several is not None else results[0]
+
+    # -- values
+
+    def _follow(
+        self,
+        func: Any,
+        facts: Facts,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[torch.Tensor],
+        out: Any,
+    ) -> None:
+        """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
+        written = _written(facts, args, kwargs)
+        if facts.known and self._can_run(facts, args, tensors, written):
+            results = [each for each in _tensors((out,), {}) if isinstance(each, FakeTensor)]
+            if all(map(is_small, results)) and self._run_known(func, args, kwargs, written, results):
+                return
+        for each in written:
+            if isinstance(each, FakeTensor) and facts.name != "broadcast_":
+                self.values.forget(each)
+        self._guess(facts, tensors, out)
+
+    def _can_run(
+        self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor], written: list[torch.Tensor]
+    ) -> bool:
+        values = self.values
+        overwritten = args[0] if facts.name in _OVERWRITES and args else None
+        for each in tensors:
+            if isinstance(each, FakeTensor):
+                if each not in values and not (each is overwritten and is_small(each) and covers(each)):
+                    return False
+            elif not is_small(each) or any(each is other for other in written):
+                return False
+        if isinstance(overwritten, FakeTensor) and overwritten not in values:
+            values.begin(overwritten)
+        return True
+
+    def _run_known(
+        self, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> bool:
+        values = self.values
+
+        def real(value: Any) -> Any:
+            if isinstance(value, FakeTensor):
+                return values.of(value)
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            return type(value)(map(real, value)) if type(value) in (list, tuple) else value
+
+        try:
+            found = func(*map(real, args), **{name: real(value) for name, value in kwargs.items()})
+        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
+            return False
+        if written:
+            return True
+        made = _tensors((found,), {})
+        if [each.shape for each in made] != [each.shape for each in results]:
+            return False
+        for fake, each in zip(results, made, strict=True):
+            if covers(fake):
+                values.hold(fake, each)
+        return True
+
+    def _guess(self, facts: Facts, tensors: list[torch.Tensor], out: Any) -> None:
+        """What is likely of an unknown truth."""
+        if not isinstance(out, FakeTensor) or out.dtype is not torch.bool:
+            return
+        turned = _LOGIC.get(facts.name)
+        prior = next((each.__dict__["likely"] for each in tensors if "likely" in each.__dict__), None)
+        if turned is None or (prior is None and facts.name in ("any", "all")):
+            out.likely = facts.name not in _UNLIKELY
+        elif prior is not None:
+            out.likely = prior is not turned
+
+    def value_of(self, tensor: torch.Tensor) -> Any:
+        """The one number that a fake tensor holds, or what is assumed of it."""
+        known = self.values.of(tensor)
+        if known is not None:
+            return known.item()
+        if tensor.dtype is torch.bool:
+            return self.answers.truth("a truth of the device", likely=getattr(tensor, "likely", True))
+        return self.answers.number(tensor)
+
+    def real_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """All that a fake tensor holds, ones where it is not known."""
+        known = self.values.of(tensor)
+        if known is not None:
+            return known.clone()
+        self.answers.note("values of the device", "ones")
+        return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [each for each in value if isinstance(each, torch.Tensor)]
+    return found
+
+
+def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    if not facts.written:
+        return []
+    given = (args[place] if place < len(args) else kwargs.get(name) for place, name in facts.written)
+    return _tensors(given, {})
+
+
+def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    key: list[Any] = [func, torch.get_default_dtype()]
+    try:
+        for value in args:
+            _describe(value, key)
+        for name, value in kwargs.items():
+            key.append(name)
+            _describe(value, key)
+        made = tuple(key)
+        hash(made)
+    except (_OddError, TypeError, RuntimeError):
+        return None
+    return made
+
+
+def _describe(value: Any, key: list[Any]) -> None:
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.constant is not None or value.dtype.is_complex:
+            raise _OddError
+        key += value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset()
+    elif kind in _VALUES:
+        key += kind, value  # 1, 1.0 and True are equal, and promote differently
+    elif kind is list or kind is tuple or kind is torch.Size:
+        key.append(len(value))
+        for each in value:
+            _describe(each, key)
+    elif kind is torch.Tensor and not value.dim():
+        key += "number", value.dtype
+    else:
+        raise _OddError
+
+
+# -- ops that are not simply run
+
+
+def _item(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    return mode.value_of(args[0]) if isinstance(args[0], FakeTensor) else NotImplemented
+
+
+def _is_nonzero(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    return bool(mode.value_of(args[0])) if isinstance(args[0], FakeTensor) else NotImplemented
+
+
+def _move(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``.to(device)``: what was real keeps its values."""
+    source, device = args[0], kwargs.get("device")
+    to_gpu = device is not None and torch.device(device).type == "cuda"
+    if isinstance(source, FakeTensor):
+        if device is None or to_gpu or torch.device(device).type != "cpu":
+            return NotImplemented
+        return _to_host(mode, func, args, kwargs)
+    if not to_gpu:
+        return NotImplemented
+    with mode.fake:
+        out = func(mode.fake_of(source), *args[1:], **{**kwargs, "device": mode.with_index(device)})
+    if is_small(source) and covers(out):
+        mode.values.hold(out, source.detach())
+    return out
+
+
+def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A copy in the host's memory stays fake, since nothing but its values is new."""
+    with mode.fake:
+        out = func(*args, **kwargs)
+    known = mode.values.of(args[0])
+    if known is not None and covers(out):
+        mode.values.hold(out, known)
+    return out
+
+
+def _copy(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``copy_``, between what is fake and what is real too."""
+    target, source = args[:2]
+    if not isinstance(target, FakeTensor) and isinstance(source, FakeTensor):
+        target.copy_(mode.real_of(source))
+        return target
+    return NotImplemented
+
+
+def _as_it_is(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+def _is_pinned(_mode: VirtualMode, _func: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    return True
+
+
+def _finds_no_inf(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """A scaler's check of gradients finds nothing, or no step would follow."""
+    return None if any(isinstance(each, FakeTensor) for each in args[0]) else NotImplemented
+
+
+HANDLERS: Final[dict[Any, Handler]] = {
+    _aten._local_scalar_dense.default: _item,
+    _aten.is_nonzero.default: _is_nonzero,
+    _aten._to_copy.default: _move,
+    _aten.copy_.default: _copy,
+    _aten._pin_memory.default: _as_it_is,
+    _aten.is_pinned.default: _is_pinned,
+    _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,
+}

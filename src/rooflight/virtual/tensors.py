@@ -1,0 +1,150 @@
+"""Tensors and modules of a script: parameters are fake from birth, values leave to Python by the table of answers."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
+
+from rooflight.virtual.mode import VirtualMode
+
+
+def install(mode: VirtualMode) -> None:
+    """Set them, for the rest of the process."""
+    torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+    for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
+        kinds.append(FakeTensor)  # optimizers take them together, as on the device
+    _leave_to_python(mode)
+    _make_parameters_fake(mode)
+    _move_modules()
+    _keep_files(mode)
+    _enter_threads(mode)
+
+
+def _leave_to_python(mode: VirtualMode) -> None:
+    tensor: Any = torch.Tensor
+
+    def of_real(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            return method(mode.real_of(self) if isinstance(self, FakeTensor) else self, *args, **kwargs)
+
+        return run
+
+    for name in ("numpy", "tolist", "__array__"):
+        setattr(tensor, name, of_real(getattr(tensor, name)))
+    written = tensor.__format__
+
+    def as_text(self: torch.Tensor, spec: str) -> str:
+        if not isinstance(self, FakeTensor):
+            return str(written(self, spec))
+        return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, "")
+
+    tensor.__format__ = as_text
+    tensor.record_stream = lambda _self, _stream: None
+    tensor.pin_memory = lambda self, *_: self
+    tensor.is_pinned = lambda _self, *_: True
+
+
+def _make_parameters_fake(mode: VirtualMode) -> None:
+    """A model's weights take no memory, and no time to be initialised."""
+    kind: Any = nn.Parameter
+    new = kind.__new__
+
+    def make(cls: type, data: Any = None, requires_grad: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
+        if cls is kind and type(data) is torch.Tensor and data.device.type == "cpu" and data.numel():
+            data = mode.fake_of(data.detach())
+        return new(cls, data, requires_grad)
+
+    kind.__new__ = staticmethod(make)
+
+
+def _move_modules() -> None:
+    """Torch swaps fake parameters, which fails where anything refers to them: they are given new data instead."""
+    module: Any = nn.Module
+    apply = module._apply
+
+    def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
+        mine = [*self._parameters.values(), *self._buffers.values()]
+        if any(each is not None and type(each) not in _PLAIN for each in mine):
+            moved: nn.Module = apply(self, fn, recurse)
+            return moved
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        for name, parameter in self._parameters.items():
+            if parameter is not None:
+                self._parameters[name] = _moved(parameter, fn)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    module._apply = _apply
+
+
+_PLAIN = (torch.Tensor, nn.Parameter, FakeTensor, nn.Buffer)
+
+
+def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> nn.Parameter:
+    with torch.no_grad():
+        new = fn(parameter)
+        gradient = fn(parameter.grad) if parameter.grad is not None else None
+    if new is not parameter:
+        if isinstance(parameter, FakeTensor) == isinstance(new, FakeTensor):
+            _set(parameter, new)
+        else:
+            parameter = nn.Parameter(new, parameter.requires_grad)
+    if gradient is not None:
+        parameter.grad = None
+        parameter.grad = gradient
+    return parameter
+
+
+def _set(tensor: Any, new: Any) -> None:
+    tensor.data = new
+    if isinstance(new, FakeTensor):
+        tensor.fake_device = new.fake_device
+
+
+def _keep_files(mode: VirtualMode) -> None:
+    """Nothing is written: what a script saves it may load again."""
+    saved: dict[str, Any] = {}
+    load = torch.load
+
+    def path_of(file: Any) -> str:
+        return str(Path(file).resolve()) if isinstance(file, str | Path) else f"id {id(file)}"
+
+    @wraps(torch.save)
+    def keep(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        mode.answers.note("a file of weights", "kept in memory, not written")
+        saved[path_of(f)] = obj
+
+    @wraps(load)
+    def give(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        del map_location
+        if path_of(f) in saved:
+            return copy.copy(saved[path_of(f)])
+        return load(f, "cpu", *args, **kwargs)
+
+    torch.save, torch.load = keep, give  # type: ignore[assignment]
+
+
+def _enter_threads(mode: VirtualMode) -> None:
+    """Threads of the script see the same device."""
+    run = threading.Thread.run
+
+    def with_mode(self: threading.Thread) -> None:
+        with mode:
+            run(self)
+
+    threading.Thread.run = with_mode  # type: ignore[method-assign]

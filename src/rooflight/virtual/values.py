@@ -1,0 +1,126 @@
+"""What fake tensors hold, where that is known, and what is answered where it is not.
+
+A value is known where a script moved it to the device, or made it of known ones: counters, scales, positions, masks,
+labels of random states. It belongs to a storage, so that all views of it are right by construction: the real bytes lie
+beside the fake storage, and an op whose inputs are all known runs on them too. An op that writes anything else into a
+storage makes it unknown. Only small ones are kept.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch._C import _storage_id  # type: ignore[attr-defined]
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from rooflight.capture.run.finder import calling_line
+from rooflight.records.timeline import Assumed
+
+MOST_INTEGERS: Final = 1 << 22
+MOST_FLOATS: Final = 1 << 16
+_SWEEP: Final = 4096  # storages held between looking for those that are gone
+_PATIENCE: Final = 1000  # times that one line may ask in a row before it gets the other answer
+
+
+class _Held(NamedTuple):
+    storage: StorageWeakRef  # keeps the fake storage's address from being used again
+    real: torch.UntypedStorage
+
+
+class Values:
+    """The bytes of fake storages, where they are known."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, _Held] = {}
+        self._sweep_at = _SWEEP
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return _storage_id(tensor) in self._held
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """A real tensor on the CPU that shares the known bytes of a fake one, None where these are unknown."""
+        held = self._held.get(_storage_id(tensor))
+        if held is None:
+            return None
+        view = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        view.set_(held.real, tensor.storage_offset(), tensor.shape, tensor.stride())
+        if tensor.is_conj():
+            view = view.conj()
+        return view.mul_(1) if tensor.is_neg() else view
+
+    def hold(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
+        """``tensor``, fake, which covers its storage, holds what ``real`` does."""
+        size = tensor.untyped_storage().nbytes()
+        filled = torch.empty(0, dtype=tensor.dtype, device="cpu")
+        filled.set_(torch.UntypedStorage(size), tensor.storage_offset(), tensor.shape, tensor.stride())
+        filled.copy_(real)
+        self._keep(tensor, filled.untyped_storage())
+
+    def begin(self, tensor: torch.Tensor) -> None:
+        """The storage of ``tensor`` is about to be overwritten with known values."""
+        self._keep(tensor, torch.UntypedStorage(tensor.untyped_storage().nbytes()))
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """What the storage of ``tensor`` holds is unknown from here on."""
+        self._held.pop(_storage_id(tensor), None)
+
+    def _keep(self, tensor: torch.Tensor, real: torch.UntypedStorage) -> None:
+        if len(self._held) >= self._sweep_at:
+            gone = [key for key, held in self._held.items() if held.storage.expired()]
+            for key in gone:
+                del self._held[key]
+            self._sweep_at = len(self._held) + _SWEEP
+        storage = tensor.untyped_storage()
+        self._held[storage._cdata] = _Held(StorageWeakRef(storage), real)
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether its values are worth keeping."""
+    dtype = tensor.dtype
+    return tensor.numel() <= (MOST_FLOATS if dtype.is_floating_point or dtype.is_complex else MOST_INTEGERS)
+
+
+def covers(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is all of its storage, each byte once."""
+    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+
+
+class Answers:
+    """What was answered where a value does not exist: counted by question, answer and line."""
+
+    def __init__(self) -> None:
+        self._times: Counter[tuple[str, str, str]] = Counter()
+        self._last: tuple[str, str] = "", ""
+        self._in_a_row = 0
+
+    def __iter__(self) -> Iterator[Assumed]:
+        for (what, answer, where), times in self._times.most_common():
+            yield Assumed(what=what, answer=answer, times=times, where=where)
+
+    def note(self, what: str, answer: str) -> None:
+        """Something was assumed for the line of the script that runs."""
+        self._times[what, answer, calling_line()] += 1
+
+    def truth(self, what: str, *, likely: bool) -> bool:
+        """A yes or no that only the device could give. A line that asks on and on is a loop that waits for the other:
+        it gets that once, and is refused after that. Raises RuntimeError, with the line.
+        """
+        where = calling_line()
+        self._in_a_row = self._in_a_row + 1 if self._last == (what, where) else 1
+        self._last = what, where
+        answer = likely if self._in_a_row <= _PATIENCE else not likely
+        if self._in_a_row > 2 * _PATIENCE:
+            raise RuntimeError(
+                f"{where} asks again and again for {what}, which only a GPU has: "
+                f"neither {likely} nor {not likely} ends its loop"
+            )
+        self._times[what, str(answer), where] += 1
+        return answer
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """One number that only the device has: 1, finite, positive and a divisor of all."""
+        self.note("a number of the device", "1")
+        return 1.0 if tensor.dtype.is_floating_point else complex(1) if tensor.dtype.is_complex else 1
