@@ -23,6 +23,7 @@ from rooflight.cli.options import Command, refuse_empty, verb
 from rooflight.cli.predict import predict
 from rooflight.cli.profile_decode import profile_decode
 from rooflight.cli.run import Launch, run
+from rooflight.cli.run_on import LaunchOn
 from rooflight.cli.sample import merge, sample
 from rooflight.cli.score import score
 from rooflight.records.visible import visible
@@ -78,7 +79,7 @@ def main() -> None:
     reader of a pipe left.
     """
     words = sys.argv[1:]
-    launched: list[Launch] = []
+    launched: list[Launch | LaunchOn] = []
     if "run" in words and all(word.startswith("-") for word in words[: words.index("run")]):
         own = words[: words.index("run")]
         code = ended(lambda: _run(own, launched), debug="--debug" in own)
@@ -98,11 +99,11 @@ def main() -> None:
     sys.exit(ended(lambda: _run(sys.argv[1:], launched), debug=debug))
 
 
-def _run(own: list[str], launched: list[Launch]) -> int | None:
+def _run(own: list[str], launched: list[Launch | LaunchOn]) -> int | None:
     """Run a verb. What follows ``rooflight run`` is the script's, and only the verb's ``own`` words are looked at."""
     refuse_empty(own)
-    found: Launch | int | None = app(prog_name="rooflight", standalone_mode=False)  # also under python -m
-    if isinstance(found, Launch):
+    found: Launch | LaunchOn | int | None = app(prog_name="rooflight", standalone_mode=False)  # also under python -m
+    if isinstance(found, Launch | LaunchOn):
         launched.append(found)
         return None
     return found

@@ -18,6 +18,7 @@ import typer
 
 from rooflight.cli.endings import tell
 from rooflight.cli.options import Output
+from rooflight.cli.run_on import ElsewhereOptions, LaunchOn
 from rooflight.records.options import Option
 from rooflight.records.quantity import count_of
 from rooflight.records.timeline import StepKind
@@ -70,14 +71,18 @@ def run(
     *,
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is a module, as in python -m.")] = False,
     step: StepOptions,
+    elsewhere: ElsewhereOptions,
     output: RunOutput,
-) -> Launch:
+) -> Launch | LaunchOn:
     """Run a training or inference script as it is, and say how far its step is from the speed of light, what lies
     between steps, and where the time goes.
 
     The step is found by watching: it ends when Optimizer.step returns, or a backward pass without an optimizer, or a
     call of the model. One step is recorded, all others run undisturbed and are timed. The script's output, files,
     random numbers and exit code stay as they are; the report goes to standard error when it ends.
+
+    With --on the script runs for GPUs that are not there, in a process of its own and until a step is recorded: the
+    report says how long it would take on each, whether it fits, and what is exchanged.
 
     Options stand before SCRIPT; whatever follows it is the script's.
 
@@ -86,9 +91,11 @@ def run(
       rooflight run --skip 5 --html report.html train.py --batch-size 64
       rooflight run -m torch.distributed.run --nproc-per-node 2 train.py
       rooflight run --step module:GPT generate.py
+      rooflight run --on H100-SXM5-80GB,B200-SXM --gpus 8 train.py
     """
     target, *arguments = script
-    if output.open(save=output.save).to_stdout:
+    outputs = output.open(save=output.save)
+    if outputs.to_stdout:
         raise ValueError("standard output is the script's: give --json, --markdown, --csv, --html a file")
     only, named = step.chosen()
     if not module and Path(target).is_dir():
@@ -103,6 +110,10 @@ def run(
     plain = re.sub(r"\W", "-", name.removesuffix(".py"))[:40]
     unnamed = f"{plain}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
     saved = Path.cwd() / output.save if output.save else kept / unnamed
+    if elsewhere.on is not None:
+        return LaunchOn(target=target, arguments=arguments, module=module, watched=watched, saved=saved,
+                        elsewhere=elsewhere, outputs=outputs)  # fmt: skip
+    elsewhere.refuse_without_on()
     return Launch(
         target=target, arguments=arguments, module=module, watched=watched, saved=saved, outputs=_words(output)
     )

@@ -303,6 +303,25 @@ class Assumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OnDevice:
+    """A step on ``gpus`` of a device: predicted eager, nine times in ten between low and high, and compiled; its bound,
+    fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, and ``exchange_bytes`` what it sends.
+    ``fits`` is None where the memory of compiled code is not known well enough.
+    """
+
+    device: str
+    gpus: int
+    step_s: float | None
+    step_low_s: float | None
+    step_high_s: float | None
+    compiled_s: float | None
+    bound_s: float
+    memory_bytes: int
+    fits: bool | None
+    exchange_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
     """A run for ``devices``, of which there were none: the first is what the script saw, ``gpus`` of them on each of
     ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``.
@@ -313,14 +332,13 @@ class VirtualRun:
     nodes: int
     rank: int
     compiled: int
-    assumed: tuple[Assumed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of ``script``. ``step`` is None where none was found; ``seen`` then says what was. ``alike`` has the sizes
     of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. ``virtual``: on which
-    devices that were not there it ran.
+    devices that were not there it ran; ``on`` is what was found of each, ``assumed`` what was answered for them.
     """
 
     script: str
@@ -330,3 +348,5 @@ class Run:
     alike: tuple[SameSteps, ...] = ()
     seen: str = ""
     virtual: VirtualRun | None = None
+    on: tuple[OnDevice, ...] = ()
+    assumed: tuple[Assumed, ...] = ()

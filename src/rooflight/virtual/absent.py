@@ -21,7 +21,7 @@ def _compile(child: Any) -> None:
 
     def compile(model: Any = None, *_: Any, **__: Any) -> Any:  # noqa: A001 - torch's name
         if model is None:
-            return lambda function: compile(function)
+            return compile
         child.compiled += 1
         return model
 
@@ -29,5 +29,5 @@ def _compile(child: Any) -> None:
         del self
         child.compiled += 1
 
-    torch.compile = compile  # type: ignore[assignment]
-    nn.Module.compile = compile_module  # type: ignore[method-assign, assignment]
+    torch.compile = compile
+    nn.Module.compile = compile_module  # type: ignore[method-assign]

@@ -139,7 +139,7 @@ def install(mode: VirtualMode, facts: Facts) -> None:
     _fill_bindings()
     replace_functions(answers(current, facts))
     _replace_classes(current)
-    torch.version.cuda = "13.0"  # type: ignore[misc, assignment]
+    torch.version.cuda = "13.0"
     torch.cuda._initialized = True
 
 
@@ -301,19 +301,21 @@ def _replace_classes(current: _Current) -> None:
     def ignored(*_: Any, **__: Any) -> Iterator[None]:
         yield
 
-    class Generator(torch.Generator):
+    native: Any = torch.Generator
+
+    class Generator(native):  # type: ignore[misc]
         """A generator of the device: its numbers do not exist, so one of the CPU's serves."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
             del device
-            return super().__new__(cls, device="cpu")
+            return native.__new__(cls, device="cpu")
 
     new = {
         "device": device, "device_of": device_of, "Stream": Stream, "ExternalStream": Stream, "Event": Event,
-        "CUDAGraph": CUDAGraph, "StreamContext": lambda stream: contextlib.nullcontext(stream), "graph": ignored,
+        "CUDAGraph": CUDAGraph, "StreamContext": contextlib.nullcontext, "graph": ignored,
     }  # fmt: skip
     replaced = {id(getattr(cuda, name)): (getattr(cuda, name), made) for name, made in new.items()}
-    replaced[id(torch.Generator)] = torch.Generator, Generator
+    replaced[id(native)] = native, Generator
     everywhere(replaced)
     cuda.nvtx.range = ignored
     for name, dtype in _TYPES.items():
@@ -345,7 +347,9 @@ def _type_of(name: str, dtype: torch.dtype) -> type:
 def _fill_bindings() -> None:
     """Names of ``torch._C`` that only a build with CUDA has: importers of torch's own modules look for them."""
     stub = Path(torch.__file__).parent / "_C" / "__init__.pyi"
-    for kind, name in re.findall(r"^(def|class) (_cuda\w*|_CUDA\w*|_Cuda\w*|_nccl\w*|_cudnn\w*)", stub.read_text(), re.M):
+    for kind, name in re.findall(
+        r"^(def|class) (_cuda\w*|_CUDA\w*|_Cuda\w*|_nccl\w*|_cudnn\w*)", stub.read_text(), re.M
+    ):
         if not hasattr(torch._C, name):
             as_class = kind == "class" or name.endswith("AllocatorState")
             setattr(torch._C, name, type(name, (), {}) if as_class else lambda *_, **__: 0)

@@ -1,5 +1,5 @@
-"""The child: ``python -m rooflight.virtual.child FACTS SCRIPT ARGUMENTS`` runs a script on a GPU that is not there, saves
-the session of one step, and leaves by ``os._exit``, so that nothing has to be put back.
+"""The child: ``python -m rooflight.virtual.child FACTS`` runs a script on a GPU that is not there, saves the session of
+one step, and leaves by ``os._exit``, so that nothing has to be put back.
 """
 
 from __future__ import annotations
@@ -8,42 +8,18 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+from rooflight.capture.run.elsewhere import Wanted
 
 if TYPE_CHECKING:
     from rooflight.records.session import Session
 
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is to be run: ``saved`` is where the session goes, ``errors`` the parent's standard error for progress."""
-
-    target: str
-    arguments: tuple[str, ...]
-    module: bool
-    devices: tuple[str, ...]
-    name: str
-    capability: tuple[int, int]
-    memory: int
-    units: int
-    l2: int
-    gpus: int
-    nodes: int
-    rank: int
-    skip: int
-    only: str
-    named: str
-    saved: str
-    loud: bool
-
-    def command(self) -> list[str]:
-        """The words that start the child."""
-        return [sys.executable, "-P", "-m", "rooflight.virtual.child", json.dumps(asdict(self))]
 
 
 class Child:
@@ -73,7 +49,7 @@ class Child:
         except KeyboardInterrupt:
             code = -2
         except BaseException:
-            sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+            sys.excepthook(*sys.exc_info())
         self.leave(code)
 
     def _install(self) -> None:
@@ -91,13 +67,15 @@ class Child:
         from rooflight.capture.run import hooks as run_hooks
         from rooflight.capture.run.finder import StepFinder
         from rooflight.records.timeline import StepKind
-        from rooflight.virtual import absent, api, groups, hooks, operators, tensors
+        from rooflight.virtual import absent, api, groups, hooks, operators, shapes, tensors
         from rooflight.virtual.mode import VirtualMode
 
         hooks.install(wanted.gpus)
-        self.mode = VirtualMode()
-        api.install(self.mode, api.Facts(name=wanted.name, capability=tuple(wanted.capability), memory=wanted.memory,
-                                         units=wanted.units, l2=wanted.l2, gpus=wanted.gpus))  # fmt: skip
+        self.mode = VirtualMode(shapes.sized_by_values)
+        major, minor = wanted.capability
+        facts = api.Facts(name=wanted.name, capability=(major, minor), memory=wanted.memory, units=wanted.units,
+                          l2=wanted.l2, gpus=wanted.gpus)  # fmt: skip
+        api.install(self.mode, facts)
         operators.install()
         tensors.install(self.mode)
         groups.install(self.mode, ranks, wanted.rank)
@@ -130,7 +108,7 @@ class Child:
             self._steps += 1
             self._say(f"step {self._steps}")
 
-        recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign]
+        recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign, assignment]
 
     def _say(self, text: str) -> None:
         if self.wanted.loud:
@@ -141,10 +119,8 @@ class Child:
         from rooflight.capture.run.outcome import session_of
 
         for stream in (sys.stdout, sys.stderr):
-            try:
+            with suppress(OSError, ValueError):
                 stream.flush()
-            except (OSError, ValueError):
-                pass
         wanted = self.wanted
         script = wanted.target if wanted.module else Path(wanted.target).name
         session = session_of(self.finder, script, code, None)
@@ -158,8 +134,8 @@ class Child:
         wanted = self.wanted
         assert session.run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
-                             compiled=self.compiled, assumed=tuple(self.mode.answers))  # fmt: skip
-        run = replace(session.run, virtual=virtual, between=(), alike=())
+                             compiled=self.compiled)  # fmt: skip
+        run = replace(session.run, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
         environment = {**session.environment, **({COMPILED: "yes"} if self.compiled else {})}
         return replace(session, run=run, environment=environment, measurement=None)
 

@@ -68,7 +68,7 @@ def _begin_group(ranks: int, rank: int) -> Callable[..., None]:
         given = rest.pop("rank", rank_)
         whole = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", ranks))
         mine = given if given >= 0 else int(os.environ.get("RANK", rank))
-        begin("fake", store=FakeStore(), rank=mine, world_size=whole)  # type: ignore[no-untyped-call]
+        begin("fake", store=FakeStore(), rank=mine, world_size=whole)
 
     return init_process_group
 
@@ -76,7 +76,9 @@ def _begin_group(ranks: int, rank: int) -> Callable[..., None]:
 def _new_group() -> Callable[..., Any]:
     new = c10d.new_group
 
-    def new_group(ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **rest: Any) -> Any:
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **rest: Any
+    ) -> Any:
         del timeout, backend, pg_options
         rest.pop("device_id", None)
         return new(ranks, backend="fake", **rest)
@@ -127,7 +129,9 @@ def _reduce_by_hook(mode: VirtualMode) -> None:
         future.set_result(buffer)
         return future
 
-    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+    reduced.__annotations__.clear()  # torch compares them with its own types
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
         set_hook(self, self.process_group, reduced)
         nothing = lambda *_, **__: None  # noqa: E731
@@ -138,13 +142,13 @@ def _reduce_by_hook(mode: VirtualMode) -> None:
         del self, state
         mode.answers.note(f"the hook {getattr(hook, '__name__', hook)} of DDP", "a plain all-reduce")
 
-    kind.__init__, kind.register_comm_hook = __init__, register_comm_hook
+    kind.__init__, kind.register_comm_hook = init, register_comm_hook
 
 
 def _spawn(mode: VirtualMode, rank: int) -> None:
-    def spawn(fn: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> None:  # noqa: FBT001, FBT002
+    def spawn(fn: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> None:
         del join
         mode.answers.note(f"{nprocs} processes of mp.spawn", f"rank {rank % nprocs} alone runs")
         fn(rank % nprocs, *args)
 
-    _replace({torch.multiprocessing.spawn: spawn})
+    _replace({vars(torch.multiprocessing)["spawn"]: spawn})

@@ -33,7 +33,7 @@ class NoVirtualDeviceError(RuntimeError):
 def install(gpus: int) -> None:
     """Let C++ see ``gpus`` CUDA devices, for the rest of the process. Raises NoVirtualDeviceError where it cannot."""
     try:
-        _install_guard(gpus)
+        _install_guard()
         _install_hooks(gpus)
     except (AttributeError, OSError, ValueError) as error:
         raise NoVirtualDeviceError(_unknown(str(error))) from error
@@ -50,7 +50,7 @@ def _library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / name))
 
 
-def _install_guard(gpus: int) -> None:
+def _install_guard() -> None:
     registry = (ctypes.c_void_p * _SLOTS).in_dll(_library("libc10.so"), _GUARDS)
     if registry[_CUDA] is None:
         nothing = _function(ctypes.c_int8, lambda _: 0)
@@ -58,8 +58,7 @@ def _install_guard(gpus: int) -> None:
         empty = (ctypes.c_void_p * 1)(ctypes.addressof(table))
         _KEPT.extend((table, empty))
         registry[_CUDA] = ctypes.addressof(empty)
-    torch._C._ensureCUDADeviceGuardSet()  # type: ignore[attr-defined]
-    del gpus
+    torch._C._ensureCUDADeviceGuardSet()
 
 
 def _install_hooks(gpus: int) -> None:
@@ -69,15 +68,15 @@ def _install_hooks(gpus: int) -> None:
     table = (ctypes.c_void_p * size)(*(ctypes.c_void_p * size).in_dll(library, _TABLE))
     yes = _function(ctypes.c_bool, lambda _: True)
     first = _function(ctypes.c_int8, lambda _: 0)
-    given = {name: yes for name in ("isBuilt", "isAvailable", "hasCUDA", "hasPrimaryContext")}
-    given |= {name: first for name in ("getCurrentDevice", "current_device")}
+    given = dict.fromkeys(("isBuilt", "isAvailable", "hasCUDA", "hasPrimaryContext"), yes)
+    given |= dict.fromkeys(("getCurrentDevice", "current_device"), first)
     given |= {
         "deviceCount": _function(ctypes.c_int8, lambda _: gpus),
         "init": _function(None, lambda _: None),
-        "exchangeDevice": _function(ctypes.c_int8, lambda _, index: 0, ctypes.c_int8),
-        "maybeExchangeDevice": _function(ctypes.c_int8, lambda _, index: 0, ctypes.c_int8),
-        "setCurrentDevice": _function(None, lambda _, index: None, ctypes.c_int8),
-        "isPinnedPtr": _function(ctypes.c_bool, lambda _, pointer: False, ctypes.c_void_p),
+        "exchangeDevice": _function(ctypes.c_int8, lambda *_: 0, ctypes.c_int8),
+        "maybeExchangeDevice": _function(ctypes.c_int8, lambda *_: 0, ctypes.c_int8),
+        "setCurrentDevice": _function(None, lambda *_: None, ctypes.c_int8),
+        "isPinnedPtr": _function(ctypes.c_bool, lambda *_: False, ctypes.c_void_p),
         "versionCuDNN": _function(ctypes.c_long, lambda _: 91000),
     }
     for name, function in given.items():

@@ -33,8 +33,10 @@ _VALUELESS: Final = ("rand", "bernoulli", "normal", "uniform", "dropout", "multi
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
-_LOGIC: Final = {"logical_not": True, "bitwise_not": True, "logical_or": False, "logical_and": False, "bitwise_or": False,
-                 "bitwise_and": False, "any": False, "all": False, "view": False, "clone": False, "detach": False}  # fmt: skip
+_LOGIC: Final = {
+    "logical_not": True, "bitwise_not": True, "logical_or": False, "logical_and": False, "bitwise_or": False,
+    "bitwise_and": False, "any": False, "all": False, "view": False, "clone": False, "detach": False,
+}  # fmt: skip
 """Ops whose truth follows that of an operand; whether they turn it round."""
 _UNLIKELY: Final = frozenset({"isnan", "isinf", "isneginf", "isposinf", "eq", "any"})
 
@@ -84,8 +86,9 @@ class VirtualMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self) -> None:
+    def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.sized = sized  # what makes results whose sizes depend on values
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.values, self.answers = Values(), Answers()
         self.device = torch.device("cuda", 0)
@@ -161,9 +164,7 @@ class VirtualMode(TorchDispatchMode):
         self._follow(func, facts, args, kwargs, tensors, out)
         return out
 
-    def _run_fake(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> Any:
+    def _run_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
         given, named = args, kwargs
         if any(not isinstance(each, FakeTensor) for each in tensors):
             given, named = self._as_fakes(args, kwargs)
@@ -171,9 +172,7 @@ class VirtualMode(TorchDispatchMode):
             with self.fake:
                 return func(*given, **named)
         except (DynamicOutputShapeException, DataDependentOutputException):
-            from rooflight.virtual.shapes import sized_by_values
-
-            return sized_by_values(self, func, args, kwargs)
+            return self.sized(self, func, args, kwargs)
 
     def with_index(self, device: Any) -> Any:
         """A device with its index, as torch gives it to tensors."""
@@ -207,7 +206,7 @@ class VirtualMode(TorchDispatchMode):
         if template is None:
             made = FakeTensor(self.fake, torch.empty(0, device="meta"), device)
             template = self._templates[device] = dict(made.__dict__)
-        tensor: torch.Tensor = torch.Tensor._make_subclass(  # type: ignore[call-arg]
+        tensor: torch.Tensor = torch.Tensor._make_subclass(
             FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
         )
         tensor.__dict__.update(template)
@@ -272,7 +271,7 @@ class VirtualMode(TorchDispatchMode):
         """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
         written = _written(facts, args, kwargs)
         if facts.known and self._can_run(facts, args, tensors, written):
-            results = [each for each in _tensors((out,), {}) if isinstance(each, FakeTensor)]
+            results = _tensors((out,), {})
             if all(map(is_small, results)) and self._run_known(func, args, kwargs, written, results):
                 return
         for each in written:
@@ -328,9 +327,9 @@ class VirtualMode(TorchDispatchMode):
         turned = _LOGIC.get(facts.name)
         prior = next((each.__dict__["likely"] for each in tensors if "likely" in each.__dict__), None)
         if turned is None or (prior is None and facts.name in ("any", "all")):
-            out.likely = facts.name not in _UNLIKELY
+            out.__dict__["likely"] = facts.name not in _UNLIKELY
         elif prior is not None:
-            out.likely = prior is not turned
+            out.__dict__["likely"] = prior is not turned
 
     def value_of(self, tensor: torch.Tensor) -> Any:
         """The one number that a fake tensor holds, or what is assumed of it."""
@@ -338,8 +337,13 @@ class VirtualMode(TorchDispatchMode):
         if known is not None:
             return known.item()
         if tensor.dtype is torch.bool:
-            return self.answers.truth("a truth of the device", likely=getattr(tensor, "likely", True))
+            return self.answers.truth("a truth of the device", likely=tensor.__dict__.get("likely", True))
         return self.answers.number(tensor)
+
+    def chosen_of(self, mask: torch.Tensor) -> int:
+        """How many elements a mask chooses whose values are unknown: all, which is the most."""
+        self.answers.note("a mask of the device", "chooses all")
+        return mask.numel()
 
     def real_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """All that a fake tensor holds, ones where it is not known."""
@@ -438,7 +442,7 @@ def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return out
 
 
-def _copy(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copy(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """``copy_``, between what is fake and what is real too."""
     target, source = args[:2]
     if not isinstance(target, FakeTensor) and isinstance(source, FakeTensor):

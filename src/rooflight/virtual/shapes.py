@@ -2,61 +2,87 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.virtual.mode import VirtualMode
+
 _CHOSEN: Final = "a mask of the device"
 _ALL: Final = "chooses all"
 
 
-def sized_by_values(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def sized_by_values(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an op whose shape depends on values. Raises RuntimeError for an op that is not known here."""
-    name = func._schema.name.split("::")[-1]
     known = _run_known(mode, func, args, kwargs)
     if known is not None:
         return known
-    first = args[0]
-    device = first.device
+    make = _MAKERS.get(func._schema.name.split("::")[-1])
+    if make is None:
+        raise RuntimeError(f"what {func} makes depends on values that only a GPU would have")
     with mode.fake:
-        if name == "nonzero":
-            mode.answers.note(_CHOSEN, _ALL)
-            return torch.empty((first.numel(), first.dim()), dtype=torch.int64, device=device)
-        if name == "index":
-            return func(first, [place for each in args[1] for place in _places(mode, each)])
-        if name == "masked_select":
-            mode.answers.note(_CHOSEN, _ALL)
-            return torch.empty((max(first.numel(), args[1].numel()),), dtype=first.dtype, device=device)
-        if name in ("_unique2", "unique_dim", "_unique", "unique_consecutive"):
-            mode.answers.note("how many distinct values the device has", "all differ")
-            counted = torch.empty((first.numel(),), dtype=torch.int64, device=device)
-            return torch.empty_like(first.flatten()), torch.empty(first.shape, dtype=torch.int64, device=device), counted
-        if name == "bincount":
-            size = max(1, kwargs.get("minlength", args[2] if len(args) > 2 else 0))
-            mode.answers.note("how many bins a count of the device has", str(size))
-            return torch.empty((size,), dtype=torch.int64, device=device)
-        if name == "repeat_interleave":
-            size = kwargs.get("output_size") or first.numel()
-            mode.answers.note("how often the device repeats each", f"{size} in all")
-            return torch.empty((size,), dtype=torch.int64, device=device)
-        if name in ("equal", "allclose"):
-            return mode.answers.truth("whether two tensors of the device are equal", likely=True)
-    raise RuntimeError(f"the size of what {func} makes depends on values that only a GPU would have")
+        return make(mode, func, args, kwargs)
 
 
-def _places(mode: Any, index: torch.Tensor | None) -> list[torch.Tensor | None]:
+def _integers(like: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int64, device=like.device)
+
+
+def _nonzero(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> torch.Tensor:
+    return _integers(args[0], mode.chosen_of(args[0]), args[0].dim())
+
+
+def _index(mode: VirtualMode, func: Any, args: Any, _kwargs: Any) -> Any:
+    return func(args[0], [place for each in args[1] for place in _places(mode, each)])
+
+
+def _places(mode: VirtualMode, index: torch.Tensor | None) -> list[torch.Tensor | None]:
     """An index without a mask: for each dimension of one, the places that it chooses."""
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
     known = mode.values.of(index) if isinstance(index, FakeTensor) else index
-    if known is None:
-        mode.answers.note(_CHOSEN, _ALL)
-    count = index.numel() if known is None else int(known.sum())
-    return [torch.empty((count,), dtype=torch.int64, device=index.device) for _ in range(index.dim())]
+    count = mode.chosen_of(index) if known is None else int(known.sum())
+    return [_integers(index, count) for _ in range(index.dim())]
 
 
-def _run_known(mode: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _masked_select(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> torch.Tensor:
+    tensor, mask = args
+    share = mode.chosen_of(mask) / max(1, mask.numel())
+    return tensor.new_empty(round(share * max(tensor.numel(), mask.numel())))  # type: ignore[no-any-return]
+
+
+def _unique(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> Any:
+    mode.answers.note("how many distinct values the device has", "all differ")
+    tensor = args[0]
+    return torch.empty_like(tensor.flatten()), _integers(tensor, *tensor.shape), _integers(tensor, tensor.numel())
+
+
+def _bincount(mode: VirtualMode, _func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    size = max(1, kwargs.get("minlength", args[2] if len(args) > 2 else 0))
+    mode.answers.note("how many bins a count of the device has", str(size))
+    return _integers(args[0], size)
+
+
+def _repeat_interleave(mode: VirtualMode, _func: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    size = kwargs.get("output_size") or args[0].numel()
+    mode.answers.note("how often the device repeats each", f"{size} in all")
+    return _integers(args[0], size)
+
+
+def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
+    return mode.answers.truth("whether two tensors of the device are equal", likely=True)
+
+
+_MAKERS: Final[dict[str, Callable[[VirtualMode, Any, Any, Any], Any]]] = {
+    "nonzero": _nonzero, "index": _index, "masked_select": _masked_select, "_unique2": _unique, "unique_dim": _unique,
+    "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount,
+    "repeat_interleave": _repeat_interleave, "equal": _equal, "allclose": _equal,
+}  # fmt: skip
+
+
+def _run_known(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result where all inputs are known: fake, with its values."""
 
     def real(value: Any) -> Any:

@@ -20,7 +20,7 @@ from rooflight.virtual.mode import VirtualMode
 
 def install(mode: VirtualMode) -> None:
     """Set them, for the rest of the process."""
-    torch._C._set_only_lift_cpu_tensors(True)  # type: ignore[attr-defined]
+    torch._C._set_only_lift_cpu_tensors(True)
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
     _leave_to_python(mode)
@@ -60,7 +60,7 @@ def _make_parameters_fake(mode: VirtualMode) -> None:
     kind: Any = nn.Parameter
     new = kind.__new__
 
-    def make(cls: type, data: Any = None, requires_grad: bool = True) -> Any:  # noqa: FBT001, FBT002 - torch's
+    def make(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is kind and type(data) is torch.Tensor and data.device.type == "cpu" and data.numel():
             data = mode.fake_of(data.detach())
         return new(cls, data, requires_grad)
@@ -73,7 +73,7 @@ def _move_modules() -> None:
     module: Any = nn.Module
     apply = module._apply
 
-    def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:  # noqa: FBT001, FBT002
+    def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         mine = [*self._parameters.values(), *self._buffers.values()]
         if any(each is not None and type(each) not in _PLAIN for each in mine):
             moved: nn.Module = apply(self, fn, recurse)
@@ -136,7 +136,7 @@ def _keep_files(mode: VirtualMode) -> None:
             return copy.copy(saved[path_of(f)])
         return load(f, "cpu", *args, **kwargs)
 
-    torch.save, torch.load = keep, give  # type: ignore[assignment]
+    torch.save, torch.load = keep, give
 
 
 def _enter_threads(mode: VirtualMode) -> None:

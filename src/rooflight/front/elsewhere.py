@@ -1,0 +1,157 @@
+"""A step of a script on devices that are not there: what was recorded once, answered for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rooflight.devices.spec import DeviceSpec
+from rooflight.front.sessions import analyze, predicted
+from rooflight.prediction.gain.gain import predicted_gain
+from rooflight.prediction.predictor import Predictor
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.report import Cell, Report, Table, table
+from rooflight.records.session import Session
+from rooflight.records.timeline import Assumed, OnDevice, Run, VirtualRun
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.memory import memory_shortage
+from rooflight.roofline.network import Collective
+from rooflight.roofline.tables.report import in_brief, report_of
+
+_FEW: Final = 5
+
+
+def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str) -> Report:
+    """The report of a session that ``rooflight run --on`` recorded, led by what its step takes on each device."""
+    run = session.run
+    assert run is not None
+    assert run.virtual is not None
+    if run.step is None or not len(session):
+        return replace(report_of(analyze(session, devices[0].name)), conclusion=_nothing(run))
+    predictor = Predictor()
+    analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
+    rows = tuple(row_of(each, run.virtual) for each in analyses)
+    first = analyses[0].of(replace(session, run=replace(run, on=rows)))
+    report = in_brief(report_of(first), path)
+    assert report.brief is not None
+    tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
+    notes = (*report.brief.notes, *_notes(first, run.virtual, run.assumed))
+    brief = replace(report.brief, tables=tables, notes=notes, conclusion=conclusion(run, rows, analyses))
+    return replace(report, brief=brief, conclusion=brief.conclusion, tables=(_devices(rows), *report.tables))
+
+
+def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
+    """What a step takes on one device."""
+    totals, memory = analysis.totals, analysis.memory
+    wall, compiled = totals.predicted_wall or totals.predicted, None
+    if virtual.compiled and totals.predicted:
+        compiled = predicted_gain(analysis, "default").compiled_s
+    capacity, peak = memory.device_bytes, memory.peak_bytes
+    fits: bool | None = capacity is None or peak <= capacity
+    if virtual.compiled and not fits and memory.compiled_least_bytes <= (capacity or 0):
+        fits = None
+    return OnDevice(
+        device=analysis.device.name,
+        gpus=virtual.gpus * virtual.nodes,
+        step_s=wall.time_s if wall else None,
+        step_low_s=wall.low_s if wall else None,
+        step_high_s=wall.high_s if wall else None,
+        compiled_s=compiled,
+        bound_s=analysis.leading_bound[1],
+        memory_bytes=peak,
+        fits=fits,
+        exchange_bytes=totals.bytes_sent,
+    )
+
+
+def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis]) -> str:
+    """How long a step takes on each device, and whether it fits."""
+    assert run.step is not None
+    found = [f"A step is one call of {run.step.name} ({run.step.where})."]
+    for row, analysis in zip(rows, analyses, strict=True):
+        time_s = row.compiled_s or row.step_s
+        many = f"{row.gpus} " if row.gpus > 1 else ""
+        bound = f"at least {Quantity(row.bound_s, 's')}"
+        how = "compiled " if row.compiled_s else ""
+        text = f"On {many}{row.device} it would take about {Quantity(time_s, 's')} {how}({bound})" if time_s else (
+            f"On {many}{row.device} it takes {bound}")  # fmt: skip
+        shortage = memory_shortage(analysis.memory, row.device, compiled=bool(row.compiled_s))
+        fits = (
+            f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits." if not shortage else f". {shortage}"
+        )
+        found.append(text + fits)
+    return " ".join(found)
+
+
+def _nothing(run: Run) -> str:
+    ended = f" and ended with exit code {run.exit_code}" if run.exit_code else ""
+    return f"No step was found in {run.script}: it made {run.seen}{ended}."
+
+
+def _devices(rows: Sequence[OnDevice]) -> Table:
+    fits = {True: "yes", False: "no", None: "not known"}
+    return table(
+        "on",
+        "On devices that are not here",
+        rows,
+        ("device", "", lambda row: f"{row.gpus} × {row.device}" if row.gpus > 1 else row.device),
+        ("compiled", "s", lambda row: row.compiled_s),
+        ("eager", "s", lambda row: row.step_s),
+        ("90 %", "", _between),
+        ("bound", "s", lambda row: row.bound_s),
+        ("memory", "B", lambda row: row.memory_bytes),
+        ("fits", "", lambda row: fits[row.fits]),
+        ("sent", "B", lambda row: row.exchange_bytes or None),
+    )
+
+
+def _between(row: OnDevice) -> str | None:
+    if row.step_low_s is None or row.step_high_s is None:
+        return None
+    return f"{Quantity(row.step_low_s, 's')} to {Quantity(row.step_high_s, 's')}"
+
+
+def _exchange(analysis: Analysis) -> Iterator[Table]:
+    found = analysis.communication.collectives[:_FEW]
+    if found:
+        yield table(
+            "exchanged",
+            "Exchanged in a step",
+            found,
+            ("collective", "", lambda each: str(each.kind)),
+            ("ranks", "", lambda each: each.group_size),
+            ("group", "", _group),
+            ("calls", "", lambda each: each.calls),
+            ("payload", "B", lambda each: each.payload_bytes),
+            ("sent", "B", lambda each: each.bytes_sent),
+            ("bound", "s", lambda each: each.bound_s),
+        )
+
+
+def _group(each: Collective) -> Cell:
+    return each.group_description or None
+
+
+def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
+    if assumed:
+        yield table(
+            "assumed",
+            "Taken for what only the device has",
+            assumed[:_FEW],
+            ("what", "", lambda each: each.what),
+            ("answer", "", lambda each: each.answer),
+            ("times", "", lambda each: each.times),
+            ("where", "", lambda each: each.where),
+        )
+
+
+def _notes(analysis: Analysis, virtual: VirtualRun, assumed: Sequence[Assumed]) -> Iterator[str]:
+    more = len(assumed) - _FEW
+    if more > 0:
+        yield f"{count_of(more, 'other answer')} were assumed too: --json has all."
+    if virtual.compiled:
+        times = count_of(virtual.compiled, "time")
+        yield f"torch.compile was called {times}: the program was recorded as it is written."
+    if analysis.session.environment.get("device_kind") != "meta":
+        yield "The script used no GPU: it was recorded on this machine's CPU."

@@ -1,0 +1,83 @@
+"""Scripts for CUDA, unedited, on a machine without: what their step asks of the device, by hand arithmetic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import rooflight as rl
+
+SCRIPTS = Path(__file__).parents[1] / "scripts" / "cuda"
+H100 = "H100-SXM5-80GB"
+
+
+def run_on(tmp_path, script, *args, options=(), on=H100, code=0):
+    """A script that runs for a GPU that is not there: the session, the JSON, and both streams."""
+    words = [sys.executable, "-m", "rooflight", "run", "--on", on, "--save", "a.session", "--json", "a.json", *options]
+    run = subprocess.run([*words, str(script), *args], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert run.returncode == code, run.stderr
+    return rl.load(tmp_path / "a.session"), json.loads((tmp_path / "a.json").read_text()), run
+
+
+def calls_of(session, name):
+    return [session.signatures[n] for n in session.columns.signature.tolist() if session.signatures[n].name == name]
+
+
+SMALL = ("layers=2", "heads=4", "width=64", "vocab=256", "context=32", "batch=2", "accumulation=5")
+
+
+def test_nano_gpt_with_autocast_accumulation_and_a_fused_optimizer(tmp_path):
+    session, found, run = run_on(tmp_path, SCRIPTS / "nano_gpt.py", *SMALL)
+    assert session.run.step.name == "AdamW.step"
+    assert session.run.step.recorded == 3
+    assert run.stdout.startswith("iter 0: loss 5.0000")  # a loss that is not there is 1, and the script has five parts
+    products = calls_of(session, "aten::mm")
+    forward, backward = 5 * (2 * 4 + 1), 2 * 5 * (2 * 4 + 1)
+    assert len(products) == forward + backward
+    assert {tensor.dtype for op in products for tensor in op.inputs} == {"bfloat16"}
+    attention = calls_of(session, "aten::scaled_dot_product_attention")
+    assert len(attention) == 5 * 2
+    assert len(calls_of(session, "aten::_fused_adamw_")) == 2  # two groups of parameters
+    (row,) = found["run"]["on"]
+    assert row["device"] == H100
+    assert row["gpus"] == 1
+    assert row["compiled_s"] is None
+    assert row["fits"] is True
+    assert row["step_low_s"] <= row["step_s"] <= row["step_high_s"]
+    assert row["step_s"] > row["bound_s"] > 0
+
+
+def test_a_compiled_program_is_answered_compiled(tmp_path):
+    _, found, run = run_on(tmp_path, SCRIPTS / "nano_gpt.py", *SMALL, "compile=True", on=f"{H100},A100-SXM4-80GB")
+    assert [row["device"] for row in found["run"]["on"]] == [H100, "A100-SXM4-80GB"]
+    for row in found["run"]["on"]:
+        assert 0 < row["compiled_s"] <= row["step_s"]
+    assert found["run"]["virtual"]["compiled"] == 1
+    assert "compiled (at least" in run.stderr
+
+
+def test_ranks_reduce_their_gradients(tmp_path):
+    session, found, _ = run_on(tmp_path, SCRIPTS / "ddp_mlp_mixer.py", options=("--gpus", "8"))
+    reduced = sum(tensor.nbytes for op in calls_of(session, "c10d::allreduce_") for tensor in op.inputs)
+    optimizer = calls_of(session, "aten::_fused_adamw_")
+    weights = sum(tensor.nbytes for op in optimizer for tensor in op.inputs) // 4  # weights, gradients and two moments
+    assert reduced == pytest.approx(weights, rel=1e-3)
+    assert found["run"]["on"][0]["gpus"] == 8
+
+
+def test_the_parent_never_imports_the_room(tmp_path):
+    (tmp_path / "none.py").write_text("import torch\nprint(torch.cuda.get_device_name())\n")
+    code = (
+        "import sys; sys.argv[1:] = ['run', '--on', 'H100-SXM5-80GB', 'none.py']\n"
+        "from rooflight.cli.main import main\n"
+        "try: main()\n"
+        "finally: assert not [n for n in sys.modules if n.startswith('rooflight.virtual')]; print('without')\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert run.stdout.splitlines()[0] == "NVIDIA H100 80GB HBM3"
+    assert "No step was found in none.py" in run.stderr
+    assert "without" in run.stdout + run.stderr
