@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rooflight.cli.endings import ended
 from rooflight.records.options import Option
-from rooflight.reporting.output import Outputs
+
+if TYPE_CHECKING:
+    from rooflight.reporting.output import Outputs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

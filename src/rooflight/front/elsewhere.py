@@ -17,7 +17,8 @@ from rooflight.records.timeline import Assumed, OnDevice, Run, VirtualRun
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_shortage
 from rooflight.roofline.network import Collective
-from rooflight.roofline.tables.report import in_brief, report_of
+from rooflight.roofline.tables.report import report_of
+from rooflight.roofline.tables.run import in_brief
 
 _FEW: Final = 5
 
