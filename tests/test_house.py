@@ -38,6 +38,7 @@ def test_rooms_keep_to_their_budgets():
         inside[path.parent].add(path)
         inside[path.parent.parent].add(path.parent)
     del inside[PACKAGE.parent]
+    assert len(inside.pop(PACKAGE)) <= LIMITS["rooms"]
     assert {str(folder): len(found) for folder, found in inside.items() if len(found) > LIMITS["entries"]} == {}
 
 

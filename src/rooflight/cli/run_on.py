@@ -14,6 +14,7 @@ from rooflight.cli.endings import ended
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
+    from rooflight.capture.run.children import Watched
     from rooflight.reporting.output import Outputs
 
 
@@ -70,7 +71,8 @@ class LaunchOn:
         wanted = Wanted(
             target=self.target, arguments=tuple(self.arguments), module=self.module,
             devices=tuple(device.name for device in devices), gpus=asked.gpus, nodes=asked.nodes, rank=asked.rank,
-            skip=self.watched.skip, only=str(self.watched.only or ""), named=self.watched.named, saved=str(self.saved), loud=sys.stderr.isatty(),
+            skip=self.watched.skip,
+            only=str(self.watched.only or ""), named=self.watched.named, saved=str(self.saved), loud=sys.stderr.isatty(),
             **seen[0],  # type: ignore[arg-type]
         )  # fmt: skip
         self.saved.unlink(missing_ok=True)

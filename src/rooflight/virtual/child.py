@@ -95,7 +95,7 @@ class Child:
         def kept(kind: Any, **how: Any) -> None:
             keep(kind, **how)
             found = recorder.kept.get(kind)
-            if found is None or recorder.is_open or found.place < self.wanted.skip:
+            if found is None or recorder.records or found.place < self.wanted.skip:
                 return
             if recorder.settled or finder.only is not None:
                 self.leave(0)

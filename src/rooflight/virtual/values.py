@@ -16,7 +16,7 @@ import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from rooflight.capture.run.finder import calling_line
+from rooflight.capture.run.callers import calling_line
 from rooflight.records.timeline import Assumed
 
 MOST_INTEGERS: Final = 1 << 22

@@ -47,6 +47,11 @@ class Recorder:
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
 
+    @property
+    def records(self) -> bool:
+        """Whether a step is being recorded."""
+        return self._open is not None
+
     def wants(self, kind: StepKind, place: int, cycle: int = 1) -> bool:
         """Whether the step at this place should be recorded."""
         kept = self.kept.get(kind)
