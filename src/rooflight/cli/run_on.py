@@ -68,13 +68,22 @@ class LaunchOn:
         ranks = asked.gpus * asked.nodes
         if asked.rank >= ranks:
             raise ValueError(f"--rank {asked.rank}: there are {ranks}, from 0")
+        watched = self.watched
         wanted = Wanted(
-            target=self.target, arguments=tuple(self.arguments), module=self.module,
-            devices=tuple(device.name for device in devices), gpus=asked.gpus, nodes=asked.nodes, rank=asked.rank,
-            skip=self.watched.skip,
-            only=str(self.watched.only or ""), named=self.watched.named, saved=str(self.saved), loud=sys.stderr.isatty(),
+            target=self.target,
+            arguments=tuple(self.arguments),
+            module=self.module,
+            devices=tuple(device.name for device in devices),
+            gpus=asked.gpus,
+            nodes=asked.nodes,
+            rank=asked.rank,
+            skip=watched.skip,
+            only=str(watched.only or ""),
+            named=watched.named,
+            saved=str(self.saved),
+            loud=sys.stderr.isatty(),
             **seen[0],  # type: ignore[arg-type]
-        )  # fmt: skip
+        )
         self.saved.unlink(missing_ok=True)
         code = _wait(wanted.command())
         if not self.saved.is_file():
