@@ -254,6 +254,19 @@ def test_a_phase_that_holds_each_step_is_the_step(script):
     assert ended.run["between"][0]["name"] == "evaluation"
 
 
+def test_a_phase_is_the_step_of_tensors_alone_and_other_programs_are_named(script):
+    text = """
+import torch, rooflight as rl
+with rl.phase("load"): x = torch.ones(40, 4)
+for _ in range(6):
+    with rl.phase("assign"): torch.cdist(x, x).argmin(1)
+"""
+    ended = script(text)
+    step = ended.run["step"]
+    assert (step["kind"], step["name"], step["count"], step["recorded"]) == ("phase", 'phase("assign")', 6, 3)
+    assert 0 <= ended.document["measurement"]["others_share"] <= 1
+
+
 @pytest.mark.parametrize("outer", ["f'train {place % 2}'", "('a', 'b')[place > 1]"])
 def test_phases_that_hold_some_steps_only_are_not(script, outer):
     step = script(PHASES.replace("OUTER", outer)).run["step"]

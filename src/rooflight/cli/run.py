@@ -182,7 +182,8 @@ class Launch:
         from rooflight.capture.run.children import with_parts
         from rooflight.capture.run.outcome import session_of
 
-        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps)
+        others = watch.bystander.others() if watch.bystander is not None and "RANK" not in self.environment else None
+        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others)
         if watch.forks and session.run is not None and session.run.step is None:
             self.watched.end()
             children = count_of(watch.forks, "child", "children")

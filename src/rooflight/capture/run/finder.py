@@ -91,6 +91,7 @@ class StepFinder:
         self._call: Call | None = None
         self._recorded_call = 0
         self._block: Block | None = None
+        self._phase: Caller | None = None  # that may be the step: of those that hold some, it took longest
         self._undecided = Undecided()
         self._trains_in_eval = self._without_modules = False
 
@@ -350,8 +351,11 @@ class StepFinder:
             return
         caller = next((each for each in self.phases if each.name == name), None) or Caller(name, calling_line())
         recorder, before, recorded = self.recorder, self.phases.get(caller), self.recorder.count
-        if before is not None and not self.begun:
+        if before is not None and not self.begun and before.total == max(each.total for each in self.phases.values()):
             self.waits.end_evaluation(now)
+            if caller is not self._phase:
+                self._phase = caller
+                recorder.kept.pop(StepKind.PHASE, None)
             if recorder.wants(StepKind.PHASE, before.count):
                 recorder.begin(StepKind.PHASE, before.count)
                 now = perf_counter_ns()
@@ -359,9 +363,9 @@ class StepFinder:
         self._block = Block(caller, now, _get_sequence_nr(), known, self._ended, recorded, bool(self.begun))
 
     def _leave_phase(self, block: Block, now: int) -> None:
-        """A block that holds whole steps may be the step; which holds none, or a part of one, is not."""
+        """A block that holds whole steps may be the step; one that holds none, where others are known, is not."""
         recorder, ended = self.recorder, self._ended
-        if block.inside or self.begun or ended == block.ended:
+        if block.inside or self.begun or (0, 0) != ended == block.ended:
             recorder.drop(StepKind.PHASE)
             return
         recorder.keep(StepKind.PHASE)

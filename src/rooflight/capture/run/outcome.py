@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 
 from rooflight.capture.run.callers import Caller
 from rooflight.capture.run.finder import StepFinder
-from rooflight.capture.run.recording import Kept
 from rooflight.capture.run.steps import Steps
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
@@ -19,9 +19,11 @@ from rooflight.records.timeline import Run, RunStep, StepKind
 _FEW: Final = 3
 
 
-def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: int | None) -> Session:
+def session_of(
+    finder: StepFinder, script: str, exit_code: int | None, limit: int | None, others: float | None = None
+) -> Session:
     """The session of a run that has ended; without records where no step could be recorded. At most ``limit`` steps
-    after the skipped ones are timed.
+    after the skipped ones are timed, those like the recorded one. ``others``: the share of the CPU of other programs.
     """
     finder.finish()
     kind, steps, caller, cycle = _found(finder)
@@ -33,7 +35,7 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
     place = kept.place if kept is not None and kept.cycle == cycle else None
     if kept is None:  # of another kind, which its calls are parts of
         kept = next(iter(finder.recorder.kept.values()), None)
-    taken = finder.recorder.taken[kind] if place is not None else set()
+    undisturbed = partial(_undisturbed, finder.skip, finder.recorder.taken[kind] if place is not None else set())
     step = RunStep(
         kind=kind,
         name=caller.name,
@@ -43,12 +45,14 @@ def session_of(finder: StepFinder, script: str, exit_code: int | None, limit: in
         recorded=None if place is None else place + 1,
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
     )
-    between = steps.between(cycle, _undisturbed(range(step.count), finder.skip, taken))
-    run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, taken))
+    between = steps.between(cycle, undisturbed(range(step.count)))
+    run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
     session = replace(session, run=run, environment={**session.environment, "target": script})
-    times = _timed(steps, cycle, kept if place is not None else None, finder.skip, taken, limit)
-    return _with_times(session, times, None if place is not None else 0.0)
+    sizes = steps.sizes(cycle)
+    like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
+    timed = undisturbed([each for each, size in enumerate(sizes) if size in like]) or undisturbed(range(step.count))
+    return _with_times(session, steps.seconds(cycle)[timed[:limit]], None if place is not None else 0.0, others)
 
 
 def _begins(by: type | None) -> str:
@@ -64,7 +68,7 @@ def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
     if finder.by_function.count:
         return StepKind.FUNCTION, finder.by_function, finder.function, 1
     kind, steps, caller, cycle = _unnamed(finder)
-    for phase, blocks in finder.phases.items():
+    for phase, blocks in sorted(finder.phases.items(), key=lambda each: -each[1].total):
         inside = sum(calls * count for calls, count in blocks.calls_of().items())
         each_one = kind is StepKind.MODULE or blocks.count + 1 >= steps.count // cycle
         if blocks.count > 1 and each_one and inside + cycle >= steps.count:
@@ -93,17 +97,7 @@ def _calls(finder: StepFinder, steps: Steps) -> tuple[tuple[str, int], ...]:
     return tuple((f"{names[number].name} ({names[number].where})", count) for number, count in counts if len(names) > 1)
 
 
-def _timed(
-    steps: Steps, cycle: int, kept: Kept | None, skip: int, taken: set[int], limit: int | None
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Times of steps like the recorded one, or of all where none is."""
-    seconds, sizes = steps.seconds(cycle), steps.sizes(cycle)
-    alike = {sizes[kept.place]} if kept is not None and kept.place < len(sizes) else set(sizes)
-    same = [place for place, size in enumerate(sizes) if size in alike and place not in taken]
-    return np.asarray(seconds[_undisturbed(same or range(len(sizes)), skip, taken)[:limit]], dtype=np.float64)
-
-
-def _undisturbed(places: Iterable[int], skip: int, taken: set[int]) -> list[int]:
+def _undisturbed(skip: int, taken: set[int], places: Iterable[int]) -> list[int]:
     """Steps that were not recorded, after the skipped ones where there are some. The step after a recorded one finds
     other caches and is left out too, unless few are left.
     """
@@ -113,7 +107,7 @@ def _undisturbed(places: Iterable[int], skip: int, taken: set[int]) -> list[int]
     return settled if len(settled) >= _FEW else places
 
 
-def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.float64]], same: float | None) -> Session:
+def _with_times(session: Session, walls: np.ndarray[Any, Any], same: float | None, others: float | None) -> Session:
     """The session, with the times of steps; of its ops those on the CPU, since elsewhere none waited for the device."""
     if not len(walls) and session.measurement is None:
         return session
@@ -124,6 +118,7 @@ def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.floa
             op_samples_s=np.empty((0, len(session))) if own is None else own.op_samples_s,
             op_starts_s=np.empty((0, 0)) if own is None else own.op_starts_s,
             same_calls=same,
+            others_share=others,
             clock="steps of the script" + ("; ops, while one was recorded" if own is not None else ""),
         )
     )
@@ -131,7 +126,7 @@ def _with_times(session: Session, walls: np.ndarray[tuple[int], np.dtype[np.floa
 
 def _seen(finder: StepFinder) -> str:
     """In words, what a script did that made no step."""
-    parts: Mapping[str, int] = {
+    parts = {
         "calls of modules without parameters": finder.losses,
         "calls of modules": sum(steps.count for steps in finder.modules.calls.values()),
         "backward passes": finder.by_backward.count,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ class Steps:
     """The calls of one kind. Where several optimizers step in turn, a step is a cycle of their calls."""
 
     def __init__(self) -> None:
-        self.count = self.backwards = self.last_end = 0
+        self.count = self.backwards = self.last_end = self.total = 0
         self._numbers = array("q")
         self._newest: deque[int] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers
 
@@ -33,6 +33,7 @@ class Steps:
         """
         self.count += 1
         self.backwards += backwards
+        self.total += end - begin
         self.last_end = end
         self._newest.append(caller)
         if self.count <= _MOST:
@@ -81,14 +82,14 @@ class Steps:
         _, _, _, backwards, nodes, *_ = self._whole(cycle)
         return list(zip(backwards.sum(axis=1).tolist(), nodes.sum(axis=1).tolist(), strict=True))
 
-    def alike(self, cycle: int, recorded: int | None, left_out: Collection[int]) -> tuple[SameSteps, ...]:
-        """Steps by their size, the most frequent first; times are of those that are not ``left_out``."""
+    def alike(self, cycle: int, recorded: int | None, timed: Callable[[list[int]], list[int]]) -> tuple[SameSteps, ...]:
+        """Steps by their size, the most frequent first; ``timed``: of the places of a size, those whose times count."""
         sizes, seconds = self.sizes(cycle), self.seconds(cycle)
         found = []
         for size, count in Counter(sizes).most_common(_SIZES):
             places = [place for place, each in enumerate(sizes) if each == size]
-            timed = [float(seconds[place]) for place in places if place not in left_out]
-            median_s = float(np.median(timed)) if timed else None
+            counted = timed(places)
+            median_s = float(np.median(seconds[counted])) if counted else None
             is_recorded = recorded is not None and recorded < len(sizes) and sizes[recorded] == size
             found.append(
                 SameSteps(count=count, backwards=size[0], nodes=size[1], median_s=median_s, recorded=is_recorded)

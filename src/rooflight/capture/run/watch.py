@@ -26,8 +26,8 @@ class Watch:
         self.watched = watched
         self.exit_code: int | None = 0
         self.finder: Any = None
-        self.forks = 0
-        self.broken = ""
+        self.bystander: Any = None  # sees from then on what other programs take of the CPU
+        self.forks, self.broken = 0, ""
         self.errors = _STDERR  # or a descriptor of it that the script does not know, closed in children
         with suppress(OSError):
             self.errors = os.dup(_STDERR)
@@ -46,9 +46,11 @@ class Watch:
 
     def _torch_is_there(self) -> None:
         from rooflight.capture.run.finder import StepFinder
+        from rooflight.machine.cpu_load import Bystander
 
         watched = self.watched
         try:
+            self.bystander = Bystander()
             self.finder = StepFinder(skip=watched.skip, only=watched.only, named=watched.named)
             install(self.finder)
             follow_spawned(watched)

@@ -53,7 +53,8 @@ def of_script(run: Run | None, verdict: str) -> str:
     if run is None:
         return verdict
     if run.step is None:
-        return f"No step was found in {run.script}: it made {run.seen}."
+        name = "Name one by --step function:FILE:NAME, or by rooflight.phase around it."
+        return f"No step was found in {run.script}: it made {run.seen}. {name}"
     what = f"A step is one call of {run.step.name} ({run.step.count:,} of them, {run.step.where}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
     if part < _MUCH_BETWEEN:
