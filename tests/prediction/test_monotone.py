@@ -47,7 +47,7 @@ def answers(seconds, known=None) -> Callable[..., Batch]:
 
 def surface(asked: Callable[..., Batch], facts: Floats) -> Surface:
     ((_, some, groups),) = alike(KEY, facts)
-    return Surface(key=KEY, facts=some, groups=groups, asked=asked, least=lambda works: works[:, 0])
+    return Surface(key=KEY, facts=some, groups=groups, asked=asked, least=lambda works: (works[:, 0], works[:, 0]))
 
 
 def level(asked: Callable[..., Batch], facts: Floats) -> Floats:
@@ -268,3 +268,39 @@ def test_facts_on_a_device_of_the_same_chip_have_the_bound_there():
     columns = {"rows": np.array([4096]), "width": np.array([1024]), "tanh": np.array([0])}
     ((one,), (other,)) = (facts_of_shapes(operator, columns, "float32", "fwd", each) for each in (fast, slow))
     assert on_lesser(one.key, one.values, fast, slow) == pytest.approx(other.values, rel=1e-3)
+
+
+@given(
+    seed=st.integers(0, 1000),
+    sizes=st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), max_size=6, min_size=2),
+)
+@settings(deadline=None, max_examples=30)
+def test_what_else_was_asked_changes_no_answer(seed, sizes):
+    works = rows(*sizes)
+    once, one_by_one = surface(wild(seed), works), surface(wild(seed), works)
+    together = once.at(works)
+    assert once.at(works[::-1])[::-1] == pytest.approx(together)
+    assert np.concatenate([one_by_one.at(each[None]) for each in works[::-1]])[::-1] == pytest.approx(together)
+
+
+def test_what_else_was_asked_changes_no_answer_of_the_models():
+    rng = np.random.default_rng(0)
+    shapes = {name: np.exp(rng.uniform(0, np.log(8192), 60)).astype(int) for name in "mnk"}
+    some = {name: each[:10] for name, each in shapes.items()}
+    (together,), (few,) = (
+        Predictor().predict_shapes("gemm", each, "fp32", "B200-SXM").values() for each in (shapes, some)
+    )
+    assert few.time_s == pytest.approx(together.time_s[:10], rel=1e-12)  # 1.8 times as long before
+
+
+def test_what_was_not_measured_hardly_takes_longer_than_twice_the_work():
+    rng = np.random.default_rng(0)
+    shapes = {name: np.exp(rng.uniform(0, np.log(8192), 200)).astype(int) for name in "mnk"}
+    which = rng.integers(0, 3, 200)
+    twice = {name: each * (1 + (which == place)) for place, (name, each) in enumerate(shapes.items())}
+    for device, dtype in (("H100-SXM5-80GB", "bf16"), ("H200-SXM-141GB", "bf16"), ("L4", "fp32")):
+        one, two = (
+            next(iter(SHIPPED.predict_shapes("gemm", each, dtype, device).values())) for each in (shapes, twice)
+        )
+        falls = one.extrapolated & (two.time_s < 0.95 * one.time_s)
+        assert falls.sum() <= 1, device  # 2, 14 and 0 of 200 before

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import log
+from math import inf, log
 from typing import Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from rooflight.prediction.model.monotone import (
     Mask,
     Surface,
     alike,
+    doubled,
     has_sizes,
     resized,
     scattered,
@@ -50,6 +51,7 @@ from rooflight.prediction.work.floors import (
     has_launch,
     least_by_blocks_s,
     least_kernel_s,
+    least_slowdown,
     small_collective_s,
     small_kernel_s,
     with_launch,
@@ -65,7 +67,9 @@ _FAR: Final = 0.02
 TINY: Final = 0.1
 """Of a small kernel's time: work on elements with a smaller bound takes as long as that."""
 MOST_FALL: Final = 1.05
-"""By what factor measured work on elements may take longer than twice the work."""
+"""By what factor measured work on elements, or work unlike the measured, may take longer than twice the work."""
+_DOUBLED: Final = log(2.0) + 1e-6
+"""By how much any size of work grows, as a logarithm, when one is doubled."""
 _MEASURED: Final = frozenset({ALL_REDUCE_KEY, CollectiveKind.SEND.value})
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
@@ -163,7 +167,8 @@ class Answers:
             parts.append((rows, self._capped(key, facts[rows], device, self._as_answered(key, facts[rows], device))))
         if (rows := np.flatnonzero(unlike)).size:
             found = self._levelled(key, facts[rows], device)
-            parts.append((rows, self._no_slower(key, facts[rows], device, found, where_known=True)))
+            found = self._no_slower(key, facts[rows], device, found, where_known=True)
+            parts.append((rows, self._as_doubled(key, facts[rows], device, found)))
         return scattered(len(facts), parts)
 
     def _measured(self, key: str, facts: Floats, device: DeviceSpec, model: Model) -> Mask:
@@ -185,7 +190,10 @@ class Answers:
         for rows, some, groups in alike(key, facts):
             name = key, device.name, some.tobytes(), groups
             if name not in self._surfaces:
-                asked, least = partial(self._on_chip, key, device=device), partial(_usual_least_s, key, device=device)
+                asked, least = (
+                    partial(self._on_chip, key, device=device),
+                    partial(self._least_answered_s, key, device=device),
+                )
                 self._surfaces[name] = Surface(key=key, facts=some, groups=groups, asked=asked, least=least)
             times[rows] = self._surfaces[name].at(facts[rows])
         time_s, low_s, high_s = times.T
@@ -193,9 +201,10 @@ class Answers:
         model, _ = self._model_for(key, facts, device)
         if key == PRODUCT_KEY and model is not None:
             time_s = np.maximum(time_s, _reached_s(facts, device, model))
+        lowest_s = np.maximum(facts[:, 0] * np.exp(least_slowdown(key, facts, device)), kernels_s(key, facts, device))
         found = Batch(
             time_s=time_s,
-            low_s=np.minimum(low_s, time_s),
+            low_s=np.minimum(np.maximum(low_s, lowest_s), time_s),
             high_s=np.maximum(high_s, time_s),
             bound_s=facts[:, 0],
             extrapolated=np.ones(len(facts), dtype=bool),
@@ -219,6 +228,22 @@ class Answers:
             each[more] = np.maximum(each[more], getattr(there, name))
         return replace(found, **parts)
 
+    def _least_answered_s(self, key: str, facts: Floats, device: DeviceSpec) -> tuple[Floats, Floats]:
+        """Seconds that works are answered to take at least, and that any larger ones are: where none was measured, what
+        small ones usually take.
+        """
+        everywhere = [(device, facts)]
+        if kind_of(key) is not WorkKind.NETWORK:
+            everywhere += [(lesser, on_lesser(key, facts, device, lesser)) for lesser in self._lesser_of(device)]
+        usual_s, (known, beyond) = np.full(len(facts), inf), np.zeros((2, len(facts)), dtype=bool)
+        for spec, works in everywhere:
+            usual_s = np.minimum(usual_s, _small_s(key, works, spec, self._model_for(key, works, spec)[0]))
+            known |= self._known(key, works, spec)
+            beyond |= self._known(key, works, spec, below=inf)
+        least_s = _least_s(key, facts, device)
+        usual_s = np.maximum(least_s, usual_s)
+        return np.where(known, least_s, usual_s), np.where(beyond, least_s, usual_s)
+
     def _on_chip(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         return self._no_slower(key, facts, device, self._as_answered(key, facts, device))
 
@@ -230,9 +255,7 @@ class Answers:
         """
         if kind_of(key) is WorkKind.NETWORK:
             return found
-        if device.name not in self._lesser:
-            self._lesser[device.name] = lesser_of_chip(device)
-        for lesser in self._lesser[device.name]:
+        for lesser in self._lesser_of(device):
             works = on_lesser(key, facts, device, lesser)
             models = (self._model_for(key, works, lesser)[0], self._of_others(key, works))
             model = models[0]
@@ -252,6 +275,11 @@ class Answers:
             found = shorter.where(shorter.time_s < found.time_s, found)  # NaN is not less
         return found
 
+    def _lesser_of(self, device: DeviceSpec) -> tuple[DeviceSpec, ...]:
+        if device.name not in self._lesser:
+            self._lesser[device.name] = lesser_of_chip(device)
+        return self._lesser[device.name]
+
     def _capped(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
         """These estimates, of measured ops on elements hardly longer than those of twice the work: few rows of them
         teach steps.
@@ -261,13 +289,31 @@ class Answers:
         rows = np.flatnonzero(~found.extrapolated & has_sizes(key, facts))
         if not len(rows):
             return found
-        sizes, time_s = sizes_of(key, facts[rows]), found.time_s.copy()
-        for place in range(sizes.shape[1]):
-            doubled = sizes * (1.0 + (np.arange(sizes.shape[1]) == place))
-            works = resized(key, facts[rows], doubled)
+        time_s = found.time_s.copy()
+        for works in doubled(key, facts[rows]):
             time_s[rows] = np.minimum(time_s[rows], MOST_FALL * self._levelled(key, works, device).time_s)
         time_s = np.maximum(time_s, _least_s(key, facts, device))
         return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
+
+    def _as_doubled(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
+        """These estimates, of works unlike the measured hardly longer than twice the work that was measured."""
+        rows = np.flatnonzero(self._known(key, facts, device, below=_DOUBLED))
+        if not len(rows):
+            return found
+        works = np.stack(list(doubled(key, facts[rows]))).reshape(-1, facts.shape[1])
+        known = np.flatnonzero(self._known(key, works, device))
+        there = self._capped(key, works[known], device, self._as_answered(key, works[known], device))
+        time_s = found.time_s.copy()
+        np.minimum.at(time_s, rows[known % len(rows)], MOST_FALL * there.time_s)
+        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
+
+    def _known(self, key: str, facts: Floats, device: DeviceSpec, *, below: float = 0.0) -> Mask:
+        """Which works the device was measured at, or at larger ones by ``below`` at most, a logarithm."""
+        model, source = self._model_for(key, facts, device)
+        if model is None or source is not Source.REGRESSED or device.name not in model.measured_devices:
+            return np.zeros(len(facts), dtype=bool)
+        return model.knows(features_of(model.key, facts, device), device, key, below=below)
 
     def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
@@ -295,7 +341,7 @@ class Answers:
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
         lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), shortest)
         # collectives of other libraries than NCCL were measured, too
-        shortest_s = np.where(extrapolated | network, small_s(key, facts, device), shortest)
+        shortest_s = np.where(extrapolated | network, _small_s(key, facts, device, model), shortest)
         time_s = np.maximum(np.maximum(bound_s, np.maximum(blocks_s, shortest_s)), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
@@ -314,19 +360,34 @@ class Answers:
             least = np.log(np.maximum(bound_s, _reached_s(facts, device, model)) / bound_s)
             more = np.where(answer.known, 0.0, np.maximum(0.0, least - slowdown))
             answer = replace(answer, slowdown=slowdown + more, high=answer.high + more)
-        small = small_kernel_s(key, device)
-        pointwise = kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY
-        tiny = ~answer.known & (bound_s < TINY * small) & pointwise & has_sizes(key, facts)
+        if not _takes_a_launch(key):
+            return answer
+        usual_s = _small_s(key, facts, device, model)
+        tiny = ~answer.known & (bound_s < TINY * small_kernel_s(key, device)) & has_sizes(key, facts)
         if not tiny.any():
             return answer
-        expert, usual_s = model.expert(device), small
-        if expert is not None:  # as it measures launches
-            usual_s = max(small, min(with_launch(np.array([small]), expert.launch_s).item(), model.smallest_s(device)))
-        ends = {"slowdown": usual_s, "low": usual_s * least_kernel_s(device) / small, "high": 2 * usual_s}
+        shortest = least_kernel_s(device) / small_kernel_s(key, device)
+        ends = {"slowdown": usual_s, "low": usual_s * shortest, "high": 2 * usual_s}
         tiny_ones = {name: np.log(end / bound_s) for name, end in ends.items()}
         return replace(
             answer, **{name: np.where(tiny, each, getattr(answer, name)) for name, each in tiny_ones.items()}
         )
+
+
+def _takes_a_launch(key: str) -> bool:
+    """Whether a tiny one takes as long whatever it computes: products, and ops on elements."""
+    return key == PRODUCT_KEY or (kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY)
+
+
+def _small_s(key: str, facts: Floats, device: DeviceSpec, model: Model | None) -> Floats:
+    """Seconds [works] that works unlike the measured usually take at least, with the launch that the device's expert
+    has in its times.
+    """
+    usual_s, expert = small_s(key, facts, device), None if model is None else model.expert(device)
+    if model is None or expert is None or not _takes_a_launch(key):
+        return usual_s
+    launched = with_launch(np.array([small_kernel_s(key, device)]), expert.launch_s).item()
+    return np.where(has_sizes(key, facts), np.maximum(usual_s, min(launched, model.smallest_s(device))), usual_s)
 
 
 def _reached_s(facts: Floats, device: DeviceSpec, model: Model) -> Floats:
@@ -346,10 +407,6 @@ def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 
 def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     return np.maximum(facts[:, 0], kernels_s(key, facts, device))
-
-
-def _usual_least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    return np.maximum(facts[:, 0], small_s(key, facts, device))
 
 
 def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:

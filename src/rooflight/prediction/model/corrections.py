@@ -56,10 +56,12 @@ class Learned:
         """How far outside of the ranges [features] work may lie that counts as inside."""
         return np.asarray(1e-9 + _SLACK * (self.high - self.low))
 
-    def knows(self, key: str, values: Floats) -> Mask:
-        """Which rows of features [rows, features] are like those that it learned from, by their sizes."""
+    def knows(self, key: str, values: Floats, *, below: float = 0.0) -> Mask:
+        """Which rows of features [rows, features] are like those that it learned from, by their sizes, or less than
+        those by ``below`` at most.
+        """
         sizes, some = list(size_features(key)), values[:, list(size_features(key))]
-        low, high = (self.low - self.slack)[sizes], (self.high + self.slack)[sizes]
+        low, high = (self.low - self.slack)[sizes] - below, (self.high + self.slack)[sizes]
         return np.asarray(((some >= low) & (some <= high)).all(axis=1))
 
 

@@ -204,13 +204,15 @@ class Model:
         """What few rows of a device add, if anything."""
         return next((each for each in self.corrections if each.device == device.name), None)
 
-    def knows(self, values: Floats, device: DeviceSpec, kind: str = "") -> Mask:
-        """Which rows of features [rows, features] ``answer`` calls known."""
+    def knows(self, values: Floats, device: DeviceSpec, kind: str = "", *, below: float = 0.0) -> Mask:
+        """Which rows of features [rows, features] ``answer`` calls known, or may call such larger ones, by sizes that
+        are more by ``below`` at most, a logarithm.
+        """
         own, few, later = self.expert(device), self.correction(device), self.refinement(device, kind)
         known = np.zeros(len(values), dtype=bool)
         for each in (own, few if few is not None and few.rows >= ENOUGH_FOR_PLACES else None, later):
             if each is not None:
-                known |= each.knows(self.key, values)
+                known |= each.knows(self.key, values, below=below)
         return known
 
     def smallest_s(self, device: DeviceSpec) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Any, Final
 
 import numpy as np
@@ -128,6 +129,13 @@ def resized(key: str, facts: Floats, sizes: Floats) -> Floats:
     return new
 
 
+def doubled(key: str, facts: Floats) -> Iterator[Floats]:
+    """Facts [works, facts] of works twice as large as these, in each size in turn."""
+    sizes = sizes_of(key, facts)
+    for place in range(sizes.shape[1]):
+        yield resized(key, facts, sizes * (1.0 + (np.arange(sizes.shape[1]) == place)))
+
+
 def _moved(key: str, fact: Mapping[str, Floats], size: Mapping[str, Floats]) -> Floats:
     """Elements that an op of such sizes reads and writes, but for a factor that does not change with them."""
     kind = kind_of(key)
@@ -172,9 +180,6 @@ _FINE: Final = 4
 """As a power of two, the size from which the lattice has points between powers of two."""
 _POINTS: Final[Mapping[WorkKind, int]] = {WorkKind.ROWS: 4, WorkKind.NETWORK: 4}
 """Points of the lattice for each power of two from there on, one of other kinds."""
-_HORIZON: Final = 3
-"""How far work is compared with larger work, in powers of two over all sizes: with any larger one, what is farthest off
-among hundreds would be the answer to all of them."""
 _BITS: Final = 10
 """Of a place on the lattice, a size each."""
 _REFERENCE: Final[Mapping[WorkKind, tuple[int, ...]]] = {
@@ -191,12 +196,14 @@ _SMALL_SHARE: Final = 1 / 8
 _MOST_TENSORS: Final = 8
 """Work on more of them is a list, whose sizes are not those of one tensor."""
 _MOST_SIZE: Final = 2.0**40
+_MOST_NODES: Final = 2.0**10
+"""No collective is compared with those among more: its bound does not grow with nodes, and nothing would end that."""
 Groups = tuple[tuple[int, ...], ...]
 """Places of sizes that grow together."""
 Asked = Callable[[Floats], Batch]
 """Estimates of works of facts [works, facts], as the models answer them."""
-Least = Callable[[Floats], Floats]
-"""Seconds that works of facts [works, facts] take at least, whatever is answered."""
+Least = Callable[[Floats], tuple[Floats, Floats]]
+"""Seconds [works] that works of facts [works, facts] are answered to take at least, and so are any larger ones."""
 
 
 def has_sizes(key: str, facts: Floats) -> Mask:
@@ -258,6 +265,8 @@ class Surface:
         self._own, self._settled = Points(), Points()
         self._points = _POINTS.get(kind_of(key), 1)
         self._steps = 1 << _BITS * np.arange(len(groups))
+        names = SIZES[kind_of(key)]
+        self._most = np.array([_MOST_NODES if names[group[0]] == "nodes" else _MOST_SIZE for group in groups])
 
     def at(self, facts: Floats) -> Floats:
         """Seconds, and the ends of the interval [works, 3], of works of facts [works, facts]."""
@@ -294,47 +303,57 @@ class Surface:
         place = np.minimum(octave, _FINE) + np.maximum(0.0, octave - _FINE) * points + step
         return place.astype(np.int64), beyond - step
 
-    def _works(self, codes: Integers) -> Floats:
-        points = self._points
+    def _sizes(self, codes: Integers) -> Floats:
         places = codes[:, None] // self._steps % (1 << _BITS)
-        octave, step = np.divmod(np.maximum(0, places - _FINE), points)
-        at = 2.0 ** (np.minimum(places, _FINE) + octave) * (1 + step / points)
+        octave, step = np.divmod(np.maximum(0, places - _FINE), self._points)
+        return np.asarray(2.0 ** (np.minimum(places, _FINE) + octave) * (1 + step / self._points))
+
+    def _works(self, codes: Integers) -> Floats:
         sizes = np.ones((len(codes), len(SIZES[kind_of(self._key)])))
-        for column, group in zip(at.T, self._groups, strict=True):
+        for column, group in zip(self._sizes(codes).T, self._groups, strict=True):
             sizes[:, list(group)] = column[:, None]
         return resized(self._key, np.broadcast_to(self._facts, (len(codes), len(self._facts))), sizes)
 
     def _settle(self, fresh: Integers) -> None:
-        """Ask for points, and for all larger ones that could be shorter."""
-        reached = fresh
+        """Ask for points, and for all larger ones that could be shorter, and settle all of which that is known then."""
         frontier, most_s = fresh, self._ask(fresh)[:, 0]
-        for _ in range(_HORIZON * self._points):
-            if not len(frontier):
-                break
-            larger, place = np.unique((frontier[:, None] + self._steps).reshape(-1), return_inverse=True)
-            beat_s = np.zeros(len(larger))
-            np.maximum.at(beat_s, place.reshape(-1), np.repeat(most_s, len(self._steps)))
-            open_ones = ~self._settled.has(larger)
-            open_ones[open_ones] = self._least(self._works(larger[open_ones])) < beat_s[open_ones]
-            frontier = larger[open_ones]
-            most_s = np.minimum(beat_s[open_ones], self._ask(frontier)[:, 0])
-            reached = np.concatenate([reached, frontier])
-        self._settled.add(fresh, self._least_of_larger(np.unique(reached), fresh))
+        reached, below_s = fresh, np.full(len(fresh), inf)
+        while len(frontier):
+            codes, place = np.unique((frontier[:, None] + self._steps).reshape(-1), return_inverse=True)
+            beat_s = np.zeros(len(codes))
+            np.maximum.at(beat_s, place, np.repeat(most_s, len(self._steps)))
+            at = np.minimum(np.searchsorted(reached, codes), len(reached) - 1)
+            done = self._settled.has(codes) | ((reached[at] == codes) & (beat_s <= below_s[at]))
+            done |= (self._sizes(codes) > self._most).any(axis=1)
+            codes, beat_s = codes[~done], beat_s[~done]
+            asked_s, beyond_s = self._least(self._works(codes))
+            could, own_s = asked_s < beat_s, np.full(len(codes), inf)
+            own_s[could] = self._ask(codes[could])[:, 0]
+            # what takes less than all that led to it is settled: of the larger ones all that could be shorter are asked
+            whole = own_s <= beat_s
+            both, place = np.unique(np.concatenate([reached, codes]), return_inverse=True)
+            most_s = np.zeros(len(both))
+            np.maximum.at(most_s, place, np.concatenate([below_s, np.where(whole, inf, beat_s)]))
+            reached, below_s = both, most_s
+            most_s = np.minimum(beat_s, own_s)
+            frontier, most_s = codes[beyond_s < most_s], most_s[beyond_s < most_s]
+        settled = reached[below_s == inf]
+        self._settled.add(settled, self._least_of_larger(reached, settled))
 
     def _least_of_larger(self, reached: Integers, fresh: Integers) -> Floats:
         """Times [fresh, 3] of points, no longer than those of larger ones that were reached or settled."""
-        own = self._own.of(reached)
+        own, is_own = self._own.found(reached)
         total = (reached[:, None] // self._steps % (1 << _BITS)).sum(axis=1)
-        shortest, larger = own[:, 0].copy(), reached[:, None] + self._steps
+        shortest, larger = np.where(is_own, own[:, 0], inf), reached[:, None] + self._steps
         settled = self._settled.has(larger.reshape(-1)).reshape(larger.shape)
-        known = np.full(larger.shape, np.inf)
+        known = np.full(larger.shape, inf)
         known[settled] = self._settled.of(larger[settled])[:, 0]
         shortest = np.minimum(shortest, known.min(axis=1))
         place = np.minimum(np.searchsorted(reached, larger), len(reached) - 1)
         is_reached = reached[place] == larger
         for level in np.unique(total)[::-1]:
             rows = np.flatnonzero(total == level)
-            beyond = np.where(is_reached[rows], shortest[place[rows]], np.inf).min(axis=1)
+            beyond = np.where(is_reached[rows], shortest[place[rows]], inf).min(axis=1)
             shortest[rows] = np.minimum(shortest[rows], beyond)
         at = np.searchsorted(reached, fresh)
         return np.column_stack([own[at, :3] * (shortest[at] / own[at, 0])[:, None], own[at, 3]])
@@ -360,6 +379,10 @@ def alike(key: str, facts: Floats) -> Iterator[tuple[Integers, Floats, Groups]]:
         other = sizes[:, 1] == sizes[:, 2]
         reference[other, 2] = reference[other, 1]
         groups.append(((0,), (1, 2), (3,)))
+    if kind is WorkKind.PRODUCT:
+        other = sizes[:, 0] == 1
+        reference[other, 0] = 1
+        groups.append(((1,), (2,), (3,)))
     if kind is WorkKind.NETWORK:
         other = sizes[:, 1] == 1
         reference[other, 1] = 1
