@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.capture.record.dispatch import is_composite
@@ -28,8 +29,9 @@ _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fa
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
-_VALUELESS: Final = ("rand", "bernoulli", "normal", "uniform", "dropout", "multinomial", "exponential", "geometric",
-                     "cauchy", "empty")  # fmt: skip
+_VALUELESS: Final = ("empty", "resize")  # beside what a generator makes
+_SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
+"""Arguments that an op writes although its schema does not say so."""
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
@@ -60,16 +62,18 @@ class Facts:
         self.written = [
             (place, each.name)
             for place, each in enumerate(schema.arguments)
-            if each.alias_info is not None and each.alias_info.is_write
+            if (each.alias_info is not None and each.alias_info.is_write) or place in _SILENT.get(name, ())
         ]
         is_view = any(given) and not self.written
-        valueless = any(word in name for word in _VALUELESS)
+        valueless = torch.Tag.nondeterministic_seeded in func.tags or any(word in name for word in _VALUELESS)
         self.known = func.namespace == "aten" and not is_view and not valueless and name not in _HEAVY
         self.routed = func in COMPOSITE_OPS
         self.composite = self.routed or is_composite(func)
         self.kind = ""
         """How its results are made again: "new", "view", "written", or never."""
-        if func.namespace != "aten" or name in _ALWAYS_RUN or func in HANDLERS:
+        if func.namespace == "c10d" and name != "broadcast_":  # no schema there says what is written
+            self.written = [(place, each.name) for place, each in enumerate(schema.arguments)]
+        if func.namespace != "aten" or name in _ALWAYS_RUN or func in HANDLERS or torch.Tag.inplace_view in func.tags:
             return
         if not any("Tensor" in str(each.type) for each in schema.arguments):
             return
@@ -153,6 +157,9 @@ class VirtualMode(TorchDispatchMode):
             kwargs = {**kwargs, "device": self.with_index(kwargs["device"])}
         if kwargs.get("pin_memory"):
             kwargs = {**kwargs, "pin_memory": False}
+        written = _written(facts, args, kwargs)
+        if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
+            return func(*tree_map(self.real_of, args), **tree_map(self.real_of, kwargs))
         key = _key_of(func, args, kwargs) if facts.kind else None
         learnt = self._known.get(key) if key is not None else None
         if learnt is not None:
@@ -161,7 +168,7 @@ class VirtualMode(TorchDispatchMode):
             out = self._run_fake(func, args, kwargs, tensors)
             if key is not None:
                 self._learn(key, facts.kind, args, tensors, out)
-        self._follow(func, facts, args, kwargs, tensors, out)
+        self._follow(func, facts, args, kwargs, tensors, written, out)
         return out
 
     def _run_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
@@ -222,7 +229,7 @@ class VirtualMode(TorchDispatchMode):
         results = list(out) if several else [out]
         given = {_storage_id(each) for each in tensors}
         for each in results:
-            if type(each) is not FakeTensor or each.layout is not torch.strided or each.dtype.is_complex:
+            if type(each) is not FakeTensor or each.layout is not torch.strided or each.is_complex() or each.is_neg():
                 return
             if kind == "new" and (_storage_id(each) in given or each.storage_offset()):
                 return
@@ -266,29 +273,26 @@ class VirtualMode(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         tensors: list[torch.Tensor],
+        written: list[torch.Tensor],
         out: Any,
     ) -> None:
         """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
-        written = _written(facts, args, kwargs)
-        if facts.known and self._can_run(facts, args, tensors, written):
+        if facts.known and self._can_run(facts, args, tensors):
             results = _tensors((out,), {})
             if all(map(is_small, results)) and self._run_known(func, args, kwargs, written, results):
                 return
         for each in written:
-            if isinstance(each, FakeTensor) and facts.name != "broadcast_":
+            if isinstance(each, FakeTensor):
                 self.values.forget(each)
         self._guess(facts, tensors, out)
 
-    def _can_run(
-        self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor], written: list[torch.Tensor]
-    ) -> bool:
+    def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
         values = self.values
         overwritten = args[0] if facts.name in _OVERWRITES and args else None
         for each in tensors:
-            if isinstance(each, FakeTensor):
-                if each not in values and not (each is overwritten and is_small(each) and covers(each)):
-                    return False
-            elif not is_small(each) or any(each is other for other in written):
+            if not is_small(each):
+                return False
+            if isinstance(each, FakeTensor) and each not in values and not (each is overwritten and covers(each)):
                 return False
         if isinstance(overwritten, FakeTensor) and overwritten not in values:
             values.begin(overwritten)
@@ -345,8 +349,10 @@ class VirtualMode(TorchDispatchMode):
         self.answers.note("a mask of the device", "chooses all")
         return mask.numel()
 
-    def real_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All that a fake tensor holds, ones where it is not known."""
+    def real_of(self, tensor: Any) -> Any:
+        """All that a fake tensor holds, ones where it is not known; anything else as it is."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
         known = self.values.of(tensor)
         if known is not None:
             return known.clone()
@@ -367,8 +373,8 @@ def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
 def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
     if not facts.written:
         return []
-    given = (args[place] if place < len(args) else kwargs.get(name) for place, name in facts.written)
-    return _tensors(given, {})
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in facts.written]
+    return [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
 
 
 def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -389,7 +395,7 @@ def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _describe(value: Any, key: list[Any]) -> None:
     kind = type(value)
     if kind is FakeTensor:
-        if value.constant is not None or value.dtype.is_complex:
+        if value.constant is not None or value.dtype.is_complex or value.is_neg():
             raise _OddError
         key += value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset()
     elif kind in _VALUES:
@@ -459,9 +465,13 @@ def _is_pinned(_mode: VirtualMode, _func: Any, _args: tuple[Any, ...], _kwargs: 
     return True
 
 
-def _finds_no_inf(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _finds_no_inf(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """A scaler's check of gradients finds nothing, or no step would follow."""
-    return None if any(isinstance(each, FakeTensor) for each in args[0]) else NotImplemented
+    if not any(isinstance(each, FakeTensor) for each in args[0]):
+        return NotImplemented
+    for each in args[0]:
+        mode.values.forget(each)
+    return None
 
 
 HANDLERS: Final[dict[Any, Handler]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
@@ -21,6 +21,7 @@ from rooflight.virtual.mode import VirtualMode
 def install(mode: VirtualMode) -> None:
     """Set them, for the rest of the process."""
     torch._C._set_only_lift_cpu_tensors(True)
+    FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
     _leave_to_python(mode)

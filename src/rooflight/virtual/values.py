@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from rooflight.capture.run.callers import calling_line
@@ -43,21 +44,13 @@ class Values:
     def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """A real tensor on the CPU that shares the known bytes of a fake one, None where these are unknown."""
         held = self._held.get(_storage_id(tensor))
-        if held is None:
-            return None
-        view = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        view.set_(held.real, tensor.storage_offset(), tensor.shape, tensor.stride())
-        if tensor.is_conj():
-            view = view.conj()
-        return view.mul_(1) if tensor.is_neg() else view
+        return None if held is None else _seen_as(tensor, held.real)
 
     def hold(self, tensor: torch.Tensor, real: torch.Tensor) -> None:
         """``tensor``, fake, which covers its storage, holds what ``real`` does."""
-        size = tensor.untyped_storage().nbytes()
-        filled = torch.empty(0, dtype=tensor.dtype, device="cpu")
-        filled.set_(torch.UntypedStorage(size), tensor.storage_offset(), tensor.shape, tensor.stride())
-        filled.copy_(real)
-        self._keep(tensor, filled.untyped_storage())
+        storage = torch.UntypedStorage(tensor.untyped_storage().nbytes())
+        _seen_as(tensor, storage).copy_(real)
+        self._keep(tensor, storage)
 
     def begin(self, tensor: torch.Tensor) -> None:
         """The storage of ``tensor`` is about to be overwritten with known values."""
@@ -77,6 +70,15 @@ class Values:
         self._held[storage._cdata] = _Held(StorageWeakRef(storage), real)
 
 
+def _seen_as(tensor: torch.Tensor, real: torch.UntypedStorage) -> torch.Tensor:
+    """What a tensor would be if its storage were ``real``."""
+    view = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    view.set_(real, tensor.storage_offset(), tensor.shape, tensor.stride())
+    if tensor.is_conj():
+        view = view.conj()
+    return torch._neg_view(view) if tensor.is_neg() else view
+
+
 def is_small(tensor: torch.Tensor) -> bool:
     """Whether its values are worth keeping."""
     dtype = tensor.dtype
@@ -85,7 +87,8 @@ def is_small(tensor: torch.Tensor) -> bool:
 
 def covers(tensor: torch.Tensor) -> bool:
     """Whether a tensor is all of its storage, each byte once."""
-    return tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    size = tensor.numel() * tensor.element_size()
+    return size == tensor.untyped_storage().nbytes() and is_non_overlapping_and_dense_or_false(tensor)
 
 
 class Answers:
