@@ -18,7 +18,7 @@ import rooflight as rl
 from rooflight.devices import calibrations
 from rooflight.devices.calibrations import Calibration
 from rooflight.devices.spec import DeviceSpec, Roofs
-from rooflight.front.device import find_device
+from rooflight.front.device import UNCALIBRATED, current_device, find_device, without_calibrating
 from rooflight.machine import calibration, environment
 from rooflight.machine import hardware as presence
 from rooflight.machine.environment import cpu_model, fingerprint
@@ -137,6 +137,7 @@ def test_a_name_means_the_most_threads_so_that_no_run_beats_its_bound():
 
 def test_without_torch_a_cpu_has_its_roofs_of_the_wanted_threads_or_of_the_most(monkeypatch):
     monkeypatch.setattr(environment, "torch_threads", lambda: None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     assert find_device("cpu").threads == 2
     monkeypatch.setenv("OMP_NUM_THREADS", "3")  # never calibrated, and cannot be now
@@ -146,6 +147,13 @@ def test_without_torch_a_cpu_has_its_roofs_of_the_wanted_threads_or_of_the_most(
         assert environment.threads_here() == 8  # a core each
     monkeypatch.setenv("OMP_NUM_THREADS", "2,1")  # of nested teams: the outer's
     assert environment.threads_here() == 2
+
+
+def test_that_a_cpu_has_no_roofs_is_known_without_importing_torch(monkeypatch):
+    """The report of a script's run would take seconds and 200 MB more."""
+    monkeypatch.setattr(environment, "torch_threads", lambda: pytest.fail("torch was imported"))
+    with without_calibrating():
+        assert current_device("cpu", threads=3).notes == (UNCALIBRATED,)
 
 
 def test_the_report_names_the_threads():

@@ -21,7 +21,7 @@ from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import WhatIf
 from rooflight.records.measurement import BUSY_SHARE
-from rooflight.records.package import need
+from rooflight.records.package import is_missing, need
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
@@ -126,18 +126,14 @@ def current_device(
     its calibration on the most threads. Raises ValueError for a GPU that the catalog does not know, or that is not
     there, RuntimeError for a CPU that cannot be calibrated.
     """
-    from rooflight.machine.environment import cpu_model, fingerprint, torch_threads
+    from rooflight.machine.environment import cpu_model, fingerprint
     from rooflight.machine.hardware import cuda_name, kind_here
 
     kind = kind or kind_here()
     calibrated = _calibrated(fingerprint(kind, threads))
     if calibrated is not None:
         return calibrated
-    if (
-        kind == "cpu"
-        and torch_threads() is None
-        and any(one.device_name == cpu_model() for one in calibrations.saved())
-    ):
+    if kind == "cpu" and is_missing("torch") and any(one.device_name == cpu_model() for one in calibrations.saved()):
         return devices.get(cpu_model())
     known = devices.get(cuda_name() or "no GPU") if kind == "cuda" else None
     if not _may_calibrate.get():

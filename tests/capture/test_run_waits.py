@@ -1,0 +1,74 @@
+"""What is known of the time between steps, by a clock that the test sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from rooflight.capture.run import waits as module
+from rooflight.capture.run.outcome import _undisturbed
+from rooflight.capture.run.waits import Waits
+
+
+@pytest.fixture
+def at(monkeypatch):
+    """Sets the clock, in ns."""
+    moment = [0]
+    monkeypatch.setattr(module, "perf_counter_ns", lambda: moment[0])
+
+    def set_to(now):
+        moment[0] = now
+        return now
+
+    return set_to
+
+
+def fetched(waits, at, data, begin, end):
+    asked = waits.fetch(data, at(begin))
+    at(end)
+    waits.fetched(asked)
+
+
+def test_a_loader_of_training_data_is_waited_for_and_one_of_other_data_is_evaluated(at):
+    waits, train, held_out = Waits(), object(), object()
+    fetched(waits, at, train, 10, 30)
+    waits.trains()
+    fetched(waits, at, train, 50, 55)
+    assert waits.known(60) == (25, 0, 0)
+    fetched(waits, at, held_out, 70, 80)  # its loader is part of the evaluation
+    assert waits.known(100) == (25, 30, 0)
+    fetched(waits, at, train, 110, 111)  # ends it
+    assert waits.known(200) == (26, 40, 0)
+    assert waits.last_event == 111
+
+
+def test_a_checkpoint_within_an_evaluation_is_none_of_it(at):
+    waits = Waits()
+    waits.evaluates(10)
+    waits.evaluates(20)  # goes on
+    at(50)
+    waits.saved(30)
+    assert waits.known(60) == (0, 30, 20)
+    waits.end_evaluation(70)
+    assert waits.known(100) == (0, 40, 20)
+
+
+def test_what_began_within_a_step_is_not_counted(at):
+    waits = Waits()
+    at(50)
+    waits.fetched(0)
+    waits.saved(0)
+    assert waits.known(60) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("skip", "taken", "count", "timed"),
+    [
+        (2, {0, 2}, 8, [4, 5, 6, 7]),  # 3 follows a recorded one
+        (2, {0, 2}, 5, [3, 4]),  # too few are left for that
+        (2, {1}, 2, [0]),  # none after the skipped ones
+        (0, set(), 3, [0, 1, 2]),
+        (0, {0}, 1, []),
+    ],
+)
+def test_which_steps_are_timed(skip, taken, count, timed):
+    assert _undisturbed(skip, taken, range(count)) == timed
