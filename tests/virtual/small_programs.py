@@ -361,6 +361,7 @@ def remembered(device):
         start[turn:] += moved[turn:]
         found[f"start{turn}"] = start
         found[f"truth{turn}"] = torch.tensor(turn == 1, device=device).logical_not()
+        found[f"chosen{turn}"] = moved[moved > 1]
         found[f"cast{turn}"] = moved.to(torch.float16) / (turn + 1)
     return found
 

@@ -85,3 +85,12 @@ def test_the_parent_never_imports_the_room(tmp_path):
     assert run.stdout.splitlines()[0] == "NVIDIA H100 80GB HBM3"
     assert "No step was found in none.py" in run.stderr
     assert "without" in run.stdout + run.stderr
+
+
+def test_a_router_is_taken_as_balanced(tmp_path):
+    session, found, run = run_on(tmp_path, SCRIPTS / "moe_routed.py")
+    assert run.stdout.startswith("step 0 loss 1.0000")
+    rows = {op.inputs[1].shape[0] for op in calls_of(session, "aten::addmm")}
+    assert rows == {4096 * 2 // 8}  # of two experts for each token, an eighth is each one's
+    assert found["totals"]["matrix_flops"] == 791_012_179_968  # as recorded on an H100, whose router is not even
+    assert any(row["answer"] == "chooses 0.125 of all: balanced" for row in found["run"]["assumed"])

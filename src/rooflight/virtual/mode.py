@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.capture.record.dispatch import is_composite
+from rooflight.virtual.likely import balanced, guess, likely_of
 from rooflight.virtual.values import Answers, Values, covers, is_small
 
 _aten = torch.ops.aten
@@ -35,13 +36,6 @@ _SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miop
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
-_LOGIC: Final = {
-    "logical_not": True, "bitwise_not": True, "logical_or": False, "logical_and": False, "bitwise_or": False,
-    "bitwise_and": False, "any": False, "all": False, "view": False, "clone": False, "detach": False,
-}  # fmt: skip
-"""Ops whose truth follows that of an operand; whether they turn it round."""
-_UNLIKELY: Final = frozenset({"isnan", "isinf", "isneginf", "isposinf", "eq", "any"})
-
 Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -52,7 +46,7 @@ class _OddError(Exception):
 class Facts:
     """What the schema of an op says, once."""
 
-    __slots__ = ("composite", "kind", "known", "name", "routed", "written")
+    __slots__ = ("composite", "kind", "known", "name", "routed", "view", "written")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -64,9 +58,9 @@ class Facts:
             for place, each in enumerate(schema.arguments)
             if (each.alias_info is not None and each.alias_info.is_write) or place in _SILENT.get(name, ())
         ]
-        is_view = any(given) and not self.written
+        self.view = any(given) and not self.written
         valueless = torch.Tag.nondeterministic_seeded in func.tags or any(word in name for word in _VALUELESS)
-        self.known = func.namespace == "aten" and not is_view and not valueless and name not in _HEAVY
+        self.known = func.namespace == "aten" and not self.view and not valueless and name not in _HEAVY
         self.routed = func in COMPOSITE_OPS
         self.composite = self.routed or is_composite(func)
         self.kind = ""
@@ -165,21 +159,24 @@ class VirtualMode(TorchDispatchMode):
         if learnt is not None:
             out = self._make_again(learnt, args)
         else:
-            out = self._run_fake(func, args, kwargs, tensors)
-            if key is not None:
+            out, fixed = self._run_fake(func, args, kwargs, tensors)
+            if key is not None and fixed:
                 self._learn(key, facts.kind, args, tensors, out)
         self._follow(func, facts, args, kwargs, tensors, written, out)
         return out
 
-    def _run_fake(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]) -> Any:
+    def _run_fake(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> tuple[Any, bool]:
+        """The result, and whether its shape is that of all such calls."""
         given, named = args, kwargs
         if any(not isinstance(each, FakeTensor) for each in tensors):
             given, named = self._as_fakes(args, kwargs)
         try:
             with self.fake:
-                return func(*given, **named)
+                return func(*given, **named), True
         except (DynamicOutputShapeException, DataDependentOutputException):
-            return self.sized(self, func, args, kwargs)
+            return self.sized(self, func, args, kwargs), False
 
     def with_index(self, device: Any) -> Any:
         """A device with its index, as torch gives it to tensors."""
@@ -284,7 +281,7 @@ class VirtualMode(TorchDispatchMode):
         for each in written:
             if isinstance(each, FakeTensor):
                 self.values.forget(each)
-        self._guess(facts, tensors, out)
+        guess(facts.name, args, kwargs, tensors, out, view=facts.view)
 
     def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
         values = self.values
@@ -324,30 +321,21 @@ class VirtualMode(TorchDispatchMode):
                 values.hold(fake, each)
         return True
 
-    def _guess(self, facts: Facts, tensors: list[torch.Tensor], out: Any) -> None:
-        """What is likely of an unknown truth."""
-        if not isinstance(out, FakeTensor) or out.dtype is not torch.bool:
-            return
-        turned = _LOGIC.get(facts.name)
-        prior = next((each.__dict__["likely"] for each in tensors if "likely" in each.__dict__), None)
-        if turned is None or (prior is None and facts.name in ("any", "all")):
-            out.__dict__["likely"] = facts.name not in _UNLIKELY
-        elif prior is not None:
-            out.__dict__["likely"] = prior is not turned
-
     def value_of(self, tensor: torch.Tensor) -> Any:
         """The one number that a fake tensor holds, or what is assumed of it."""
         known = self.values.of(tensor)
         if known is not None:
             return known.item()
         if tensor.dtype is torch.bool:
-            return self.answers.truth("a truth of the device", likely=tensor.__dict__.get("likely", True))
-        return self.answers.number(tensor)
+            return self.answers.truth("a truth of the device", likely=likely_of(tensor).truth is not False)
+        return self.answers.number(tensor, likely_of(tensor).total)
 
     def chosen_of(self, mask: torch.Tensor) -> int:
-        """How many elements a mask chooses whose values are unknown: all, which is the most."""
-        self.answers.note("a mask of the device", "chooses all")
-        return mask.numel()
+        """How many elements a mask chooses whose values are unknown: the share that is likely, else all, the most."""
+        share = likely_of(mask).share
+        text = "chooses all" if share is None else f"chooses {share:.3g} of all: balanced"
+        self.answers.note("a mask of the device", text)
+        return mask.numel() if share is None else round(share * mask.numel())
 
     def real_of(self, tensor: Any) -> Any:
         """All that a fake tensor holds, ones where it is not known; anything else as it is."""
@@ -356,6 +344,10 @@ class VirtualMode(TorchDispatchMode):
         known = self.values.of(tensor)
         if known is not None:
             return known.clone()
+        total = likely_of(tensor).total
+        if total is not None:
+            self.answers.note("counts of the device", f"{round(total):,} in all: balanced")
+            return balanced(total, tensor.shape, tensor.dtype)
         self.answers.note("values of the device", "ones")
         return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
 
@@ -445,6 +437,7 @@ def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[s
     known = mode.values.of(args[0])
     if known is not None and covers(out):
         mode.values.hold(out, known)
+    guess("_to_copy", args, kwargs, args[:1], out, view=False)
     return out
 
 

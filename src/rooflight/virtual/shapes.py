@@ -8,10 +8,8 @@ from typing import Any, Final
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.virtual.likely import likely_of
 from rooflight.virtual.mode import VirtualMode
-
-_CHOSEN: Final = "a mask of the device"
-_ALL: Final = "chooses all"
 
 
 def sized_by_values(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -54,19 +52,20 @@ def _masked_select(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> to
 
 
 def _unique(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> Any:
-    mode.answers.note("how many distinct values the device has", "all differ")
-    tensor = args[0]
-    return torch.empty_like(tensor.flatten()), _integers(tensor, *tensor.shape), _integers(tensor, tensor.numel())
+    tensor, below = args[0], likely_of(args[0]).below
+    size = tensor.numel() if below is None else min(tensor.numel(), int(below))
+    mode.answers.note("how many distinct values the device has", "all differ" if below is None else f"{size:,}")
+    return tensor.new_empty(size), _integers(tensor, *tensor.shape), _integers(tensor, size)
 
 
 def _bincount(mode: VirtualMode, _func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    size = max(1, kwargs.get("minlength", args[2] if len(args) > 2 else 0))
+    size = max(1, kwargs.get("minlength", args[2] if len(args) > 2 else 0), int(likely_of(args[0]).below or 0))
     mode.answers.note("how many bins a count of the device has", str(size))
     return _integers(args[0], size)
 
 
 def _repeat_interleave(mode: VirtualMode, _func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    size = kwargs.get("output_size") or args[0].numel()
+    size = kwargs.get("output_size") or round(likely_of(args[0]).total or args[0].numel())
     mode.answers.note("how often the device repeats each", f"{size} in all")
     return _integers(args[0], size)
 

@@ -42,7 +42,10 @@ def _leave_to_python(mode: VirtualMode) -> None:
         return run
 
     for name in ("numpy", "tolist", "__array__"):
-        setattr(tensor, name, of_real(getattr(tensor, name)))
+        method = getattr(tensor, name)
+        setattr(tensor, name, of_real(method))
+        if name in vars(FakeTensor):
+            setattr(FakeTensor, name, of_real(method))
     written = tensor.__format__
 
     def as_text(self: torch.Tensor, spec: str) -> str:

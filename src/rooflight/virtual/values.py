@@ -123,7 +123,9 @@ class Answers:
         self._times[what, str(answer), where] += 1
         return answer
 
-    def number(self, tensor: torch.Tensor) -> Any:
-        """One number that only the device has: 1, finite, positive and a divisor of all."""
-        self.note("a number of the device", "1")
-        return 1.0 if tensor.dtype.is_floating_point else complex(1) if tensor.dtype.is_complex else 1
+    def number(self, tensor: torch.Tensor, likely: float | None) -> Any:
+        """One number that only the device has: what is likely, else 1, which is finite, positive and a divisor."""
+        answer = 1 if likely is None else round(likely)
+        self.note("a number of the device", f"{answer:,}")
+        kind = float if tensor.dtype.is_floating_point else complex if tensor.dtype.is_complex else int
+        return kind(answer)

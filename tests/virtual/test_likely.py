@@ -1,0 +1,88 @@
+"""What is likely of values that do not exist: shares of masks, sizes that follow, truths; by hand arithmetic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import json, torch, torch.nn.functional as F
+d = "cuda"
+logits = torch.randn(64, 8, device=d)
+found = {}
+weights, places = logits.softmax(-1).topk(2, dim=-1)
+found["one of eight, twice"] = torch.where(places == 3)[0].numel()
+found["rows with one"] = (places == 3).any(-1).nonzero().numel()
+hot = F.one_hot(places, num_classes=8)
+found["one hot"] = torch.where(hot.permute(2, 1, 0)[5])[0].numel()
+found["not"] = logits[(places != 3).all(-1)].shape[0]
+first = logits.argmax(-1)
+found["below"] = (first < 2).nonzero().numel()
+found["flat"] = torch.where(places.flatten().sort()[0] == 0)[0].numel()
+found["drawn"] = torch.zeros(1000, device=d)[torch.rand(1000, device=d) < 0.15].numel()
+found["either"] = logits[(first == 1) | (first == 2)].shape[0]
+found["both"] = torch.masked_select(logits, (first == 1)[:, None] & (torch.rand(64, 8, device=d) < 0.5)).numel()
+chosen = torch.zeros_like(logits).scatter_(1, places, 1.0)
+found["scattered"] = chosen[:, 0].nonzero().numel()
+counts = torch.bincount(first, minlength=8)
+found["counts"] = counts.tolist()
+found["counts of two"] = torch.bincount(places.flatten().cpu(), minlength=8).view(2, 4).sum(1).tolist()
+found["split"] = [part.shape[0] for part in logits.split(counts.tolist())]
+found["number"] = int((first == 3).sum())
+found["any routed"] = bool((first == 3).any())
+found["none routed"] = bool((torch.randn(2, 8, device=d).argmax(-1) == 3).any())
+found["any wrong"] = bool((logits > 3).any()) or bool(logits.isnan().any())
+found["unknown mask"] = logits[logits[:, 0] > 0].shape[0]
+found["all"] = bool(torch.isfinite(logits).all())
+first.zero_()
+found["zeroed"] = (first == 1).nonzero().numel()
+tokens = torch.randint(0, 50, (200,), device=d)
+found["tokens"] = (tokens == 7).nonzero().numel()
+tokens.add_(torch.randint(0, 50, (200,), device=d))
+found["changed"] = tokens[tokens == 7].numel()
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("likely")
+    (folder / "program.py").write_text(PROGRAM)
+    words = [sys.executable, "-m", "rooflight", "run", "--on", "H100-SXM5-80GB", "program.py"]
+    run = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert run.stdout, run.stderr
+    return json.loads(run.stdout)
+
+
+EXPECTED = {
+    "one of eight, twice": 16,  # 64 rows of two places, each one of eight
+    "rows with one": 16,  # the two places of a row differ
+    "one hot": 16,
+    "not": 49,  # 64 * (7 / 8)^2
+    "below": 16,  # 64 * 2 / 8
+    "flat": 16,
+    "drawn": 150,
+    "either": 16,
+    "both": 32,  # 512 / 8 / 2
+    "scattered": 16,  # 64 * 2 / 8
+    "counts": [8] * 8,
+    "counts of two": [64, 64],
+    "split": [8] * 8,
+    "number": 8,
+    "any routed": True,  # 64 / 8 are expected
+    "none routed": False,  # 2 / 8
+    "any wrong": False,
+    "unknown mask": 64,  # the most that can be
+    "all": True,
+    "zeroed": 0,  # known
+    "tokens": 4,
+    "changed": 200,
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_what_is_likely(found, name):
+    assert found[name] == EXPECTED[name]
