@@ -386,3 +386,19 @@ def test_a_saved_session_keeps_its_lifetimes(tmp_path: Any) -> None:
     assert memory_use(loaded).by_kind == memory_use(session).by_kind
     assert memory_use(loaded).alive == memory_use(session).alive
     assert (loaded.lifetimes.made == STOOD).sum() == 4  # the parameters
+
+
+def test_an_empty_storage_that_is_resized_is_made_by_it() -> None:
+    gathered = torch.ones(500)
+    gathered.untyped_storage().resize_(0)
+
+    def program() -> None:
+        torch.ones(3)
+        gathered.untyped_storage().resize_(500 * F32)
+        gathered.fill_(1.0)
+        gathered.untyped_storage().resize_(0)
+        torch.ones(4)
+
+    use = memory_use(followed(program))
+    assert use.standing_bytes == 0
+    assert use.bytes_alive.sum(axis=1).tolist() == [3 * F32, 500 * F32, 4 * F32]

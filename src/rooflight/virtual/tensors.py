@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections.abc import Callable
 from functools import wraps
@@ -15,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
+from rooflight.capture.run.hooks import WhenImported
 from rooflight.virtual.mode import VirtualMode
 
 
@@ -29,6 +31,9 @@ def install(mode: VirtualMode) -> None:
     _move_modules()
     _keep_files(mode)
     _enter_threads(mode)
+    # transformers takes another way where a tensor is fake than on the device
+    fakes = "transformers.utils.import_utils"
+    sys.meta_path.insert(0, WhenImported(fakes, lambda: setattr(sys.modules[fakes], "is_fake_tensor", lambda _: False)))
 
 
 def _leave_to_python(mode: VirtualMode) -> None:

@@ -149,11 +149,17 @@ class LifetimeTape(Tape):
                 for part in plain_parts(tensor):
                     self._note_returned(part)
 
-    def resized(self, storage: torch.UntypedStorage, record: int) -> None:
-        """Note that a storage may have another size from ``record`` on: it is then another storage."""
+    def resized(self, storage: torch.UntypedStorage, record: int, before: int | None = None) -> None:
+        """Note that a storage may have another size from ``record`` on: it is then another storage. One that was empty
+        ``before``, as FSDP leaves what it gathers between steps, is made by it.
+        """
         number = self.storage_ids.get(storage._cdata, -1)
         reference = self._references.get(number)
-        if reference is None or reference() is not storage or known_int(storage.nbytes()) == self.storage_bytes[number]:
+        if reference is None or reference() is not storage:
+            if before == 0 and storage.nbytes():
+                self._begin(storage, record)
+            return
+        if known_int(storage.nbytes()) == self.storage_bytes[number]:
             return
         self._freed[number] = record
         self._resized.add(number)

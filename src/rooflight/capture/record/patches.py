@@ -110,9 +110,10 @@ def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _resize(storage: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+    before = storage.nbytes()
     out = (_theirs["resize_"] or torch._C.StorageBase.resize_)(storage, *args, **kwargs)  # type: ignore[attr-defined]
     for source in tuple(_open.values()):
-        source.tape.resized(storage, len(source.tape))
+        source.tape.resized(storage, len(source.tape), before)
     return out
 
 

@@ -178,8 +178,8 @@ class Tape:
             self.remember_foreign(memory, number)
         return number
 
-    def resized(self, storage: torch.UntypedStorage, record: int) -> None:
-        """A storage may have another size from ``record`` on."""
+    def resized(self, storage: torch.UntypedStorage, record: int, before: int | None = None) -> None:
+        """A storage may have another size from ``record`` on; it had ``before`` bytes, if that is known."""
 
     def call_begins(self) -> None:
         """An outermost module is called."""
