@@ -44,6 +44,17 @@ class MeasureOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadOptions:
+    """How a step is spread over several devices."""
+
+    panel: ClassVar = "Device"
+    parallel: Annotated[
+        str | None,
+        Option("Spread the step over the GPUs of --device 8xNAME: ddp, fsdp, tp=8 or fsdp=4,tp=2.", "LAYOUT"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AnalyzeOutput(Output):
     """Where the report and the session go."""
 
@@ -68,6 +79,7 @@ def analyze(
     run: RunOptions,
     measured: MeasureOptions,
     device: DeviceOptions,
+    spread: SpreadOptions,
     prediction: PredictionOptions,
     trace: TraceOptions,
     read_on: ReadOn,
@@ -86,6 +98,9 @@ def analyze(
     --predict adds the predicted time, with an interval: the device's alone, and the wall time with a host that issues
     one op after the other (--host), or replays a CUDA graph (--graph).
 
+    --device 8xNAME --parallel LAYOUT spreads a step of a preset or config over GPUs that are not here, with a virtual
+    GPU for each rank; --precision mixed trains it by autocast, with float32 masters.
+
     \b
       rooflight analyze gpt2
       rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --step train
@@ -98,6 +113,7 @@ def analyze(
       rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session
       rooflight analyze folder/of/traces --executor ray
+      rooflight analyze gpt2 --step train --device 8xB200-SXM --parallel fsdp
     """
     from rooflight.front.device import without_calibrating
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
@@ -106,6 +122,15 @@ def analyze(
     outputs = output.open(save=output.save)
     if output.top < 1:
         raise ValueError(f"--top {output.top}: ask for at least 1 row")
+    from rooflight.cli.spread import Spread
+
+    over = Spread.asked_by(target, device, spread.parallel)
+    if over is not None:
+        _check(measured, trace, read_on, output, several=False)
+        measured.refuse("no effect, the GPUs are not here")
+        with running(outputs) as progress:
+            outputs.write(over.report(run, output.save, progress))
+        return
     notes = []
     outputs.spare(path for each in target if Path(each).is_dir() for path in traces_in(Path(each)))
     if len(target) == 1 and is_folder_of_traces(target[0]) and (alone := only_trace_in(target[0])) is not None:

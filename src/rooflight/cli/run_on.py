@@ -15,6 +15,9 @@ from rooflight.records.options import Option
 
 if TYPE_CHECKING:
     from rooflight.capture.run.children import Watched
+    from rooflight.capture.run.elsewhere import Program
+    from rooflight.devices.spec import DeviceSpec
+    from rooflight.records.session import Session
     from rooflight.reporting.output import Outputs
 
 
@@ -56,43 +59,55 @@ class LaunchOn:
         sys.exit(ended(self._run, debug=False))
 
     def _run(self) -> int | None:
-        from rooflight.capture.run.elsewhere import Wanted, seen_of
-        from rooflight.front.device import find_device
         from rooflight.front.elsewhere import report_elsewhere
-        from rooflight.records.archive import load
 
-        asked = self.elsewhere
-        names = [name.strip() for name in (asked.on or "").split(",")]
-        devices = [find_device(name) for name in names]
-        seen = [seen_of(device) for device in devices]
-        ranks = asked.gpus * asked.nodes
-        if asked.rank >= ranks:
-            raise ValueError(f"--rank {asked.rank}: there are {ranks}, from 0")
-        watched = self.watched
-        wanted = Wanted(
-            target=self.target,
-            arguments=tuple(self.arguments),
-            module=self.module,
-            devices=tuple(device.name for device in devices),
-            gpus=asked.gpus,
-            nodes=asked.nodes,
-            rank=asked.rank,
-            skip=watched.skip,
-            only=str(watched.only or ""),
-            named=watched.named,
-            saved=str(self.saved),
-            loud=sys.stderr.isatty(),
-            **seen[0],  # type: ignore[arg-type]
-        )
-        self.saved.unlink(missing_ok=True)
-        code = _wait(wanted.command())
-        if not self.saved.is_file():
-            raise RuntimeError(f"{self.target} ended without a session (exit code {code}): see its output above")
+        asked, watched = self.elsewhere, self.watched
+        devices = devices_of(asked.on or "")
+        from rooflight.capture.run.elsewhere import Program
+
+        program = Program(target=self.target, arguments=tuple(self.arguments), module=self.module, skip=watched.skip,
+                          only=str(watched.only or ""), named=watched.named)  # fmt: skip
+        session = run_elsewhere(program, asked, devices, self.saved)
         sys.stdout.flush()
         os.dup2(2, 1)  # standard output is the script's
-        session = load(self.saved)
         self.outputs.write(report_elsewhere(session, devices, str(self.saved)))
-        return session.run.exit_code if session.run is not None else code
+        return session.run.exit_code if session.run is not None else None
+
+
+def devices_of(names: str) -> list[DeviceSpec]:
+    """The devices of ``--on``. Raises ValueError for a name that is unknown."""
+    from rooflight.front.device import find_device
+
+    return [find_device(name.strip()) for name in names.split(",")]
+
+
+def run_elsewhere(program: Program, asked: ElsewhereOptions, devices: Sequence[DeviceSpec], saved: Path) -> Session:
+    """Run a program in a child that sees the first of the devices, and load what it recorded.
+
+    Raises ValueError for devices and ranks that cannot be, RuntimeError for a child that left no session.
+    """
+    from rooflight.capture.run.elsewhere import Wanted, seen_of
+    from rooflight.records.archive import load
+
+    seen = [seen_of(device) for device in devices]
+    ranks = asked.gpus * asked.nodes
+    if asked.rank >= ranks:
+        raise ValueError(f"--rank {asked.rank}: there are {ranks}, from 0")
+    wanted = Wanted(
+        program=program,
+        devices=tuple(device.name for device in devices),
+        seen=seen[0],
+        gpus=asked.gpus,
+        nodes=asked.nodes,
+        rank=asked.rank,
+        saved=str(saved),
+        loud=sys.stderr.isatty(),
+    )
+    saved.unlink(missing_ok=True)
+    code = _wait(wanted.command())
+    if not saved.is_file():
+        raise RuntimeError(f"{program.target} ended without a session (exit code {code}): see its output above")
+    return load(saved)
 
 
 def _wait(command: Sequence[str]) -> int:

@@ -59,17 +59,23 @@ def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
         step_low_s=wall.low_s if wall else None,
         step_high_s=wall.high_s if wall else None,
         compiled_s=compiled,
-        bound_s=analysis.leading_bound[1],
+        bound_s=_bound_s(analysis),
         memory_bytes=peak,
         fits=fits,
         exchange_bytes=totals.bytes_sent,
     )
 
 
+def _bound_s(analysis: Analysis) -> float:
+    """Of ops one by one, or fused where they are compiled; what is exchanged may run beside the rest."""
+    exchange_s = sum(each.bound_s or 0.0 for each in analysis.communication.collectives)
+    return max(exchange_s, analysis.leading_bound[1] - exchange_s)
+
+
 def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis]) -> str:
     """How long a step takes on each device, and whether it fits."""
     assert run.step is not None
-    found = [f"A step is one call of {run.step.name} ({run.step.where})."]
+    found = [f"A step is one call of {run.step.name} ({run.step.where})."] if run.step.where else []
     for row, analysis in zip(rows, analyses, strict=True):
         time_s = row.compiled_s or row.step_s
         many = f"{row.gpus} " if row.gpus > 1 else ""
@@ -78,11 +84,22 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
         text = f"On {many}{row.device} it would take about {Quantity(time_s, 's')} {how}({bound})" if time_s else (
             f"On {many}{row.device} it takes {bound}")  # fmt: skip
         shortage = memory_shortage(analysis.memory, row.device, compiled=bool(row.compiled_s))
-        fits = (
-            f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits." if not shortage else f". {shortage}"
-        )
-        found.append(text + fits)
+        fits = f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits."
+        found.append(f"{text}. {shortage}{_nearest_change(analysis, row.gpus)}" if shortage else text + fits)
     return " ".join(found)
+
+
+def _nearest_change(analysis: Analysis, gpus: int) -> str:
+    """What would make a step fit: a smaller batch, or weights and what belongs to them on more GPUs."""
+    memory, kinds = analysis.memory, analysis.memory.by_kind
+    states = kinds.parameter + kinds.gradient + kinds.optimizer_state
+    other, capacity = memory.peak_bytes - states, memory.device_bytes or 0
+    if states < capacity:
+        return f" {other / (capacity - states):.1f} times fewer tokens or images a step, or checkpoints, would fit."
+    if other < capacity:
+        many = gpus * -(-states // (capacity - other))
+        return f" Weights, gradients and optimizer state sharded over {many} GPUs (FSDP) would fit."
+    return " Fewer tokens or images a step, and states sharded over more GPUs (FSDP), would fit."
 
 
 def _nothing(run: Run) -> str:

@@ -14,29 +14,17 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 import torch
 
+from rooflight.capture.run.elsewhere import Seen
 from rooflight.virtual.mode import VirtualMode
 
 Given = Mapping[str, Any]
 Answer = Callable[[Given], Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What a script can ask of the device. ``capability``: (9, 0); ``memory``: bytes; ``units``: multiprocessors."""
-
-    name: str
-    capability: tuple[int, int]
-    memory: int
-    units: int
-    l2: int
-    gpus: int
 
 
 class Stream:
@@ -133,24 +121,24 @@ class _Current:
         return before
 
 
-def install(mode: VirtualMode, facts: Facts) -> None:
+def install(mode: VirtualMode, seen: Seen, gpus: int) -> None:
     """Let ``torch.cuda`` answer for the device, for the rest of the process."""
     current = _Current(mode)
     _fill_bindings()
-    replace_functions(answers(current, facts))
+    replace_functions(answers(current, seen, gpus))
     _replace_classes(current)
     torch.version.cuda = "13.0"
     torch.cuda._initialized = True
 
 
-def answers(current: _Current, facts: Facts) -> dict[str, Answer]:
+def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
     """The table: by the full name of a function of torch's, what it returns for the arguments that it is given."""
-    memory = facts.memory
+    memory = seen.memory
     state, stream = torch.zeros(16, dtype=torch.uint8), Stream()
     used = {"allocated": memory // 4, "reserved": memory // 2}
     properties = SimpleNamespace(
-        name=facts.name, major=facts.capability[0], minor=facts.capability[1], total_memory=memory,
-        multi_processor_count=facts.units, L2_cache_size=facts.l2, is_integrated=0, is_multi_gpu_board=0, warp_size=32,
+        name=seen.name, major=seen.capability[0], minor=seen.capability[1], total_memory=memory,
+        multi_processor_count=seen.units, L2_cache_size=seen.l2, is_integrated=0, is_multi_gpu_board=0, warp_size=32,
         max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536, shared_memory_per_block=49152,
         shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, gcnArchName="", uuid="0",
         pci_bus_id=0, pci_device_id=0, pci_domain_id=0, clock_rate=1980000, memory_clock_rate=2619000,
@@ -160,10 +148,10 @@ def answers(current: _Current, facts: Facts) -> dict[str, Answer]:
         ("cudaProfilerStart", "cudaProfilerStop", "cudaHostRegister", "cudaHostUnregister", "cudaDeviceSetLimit"),
         lambda *_: 0))  # fmt: skip
     constants: dict[str, Any] = {
-        "is_available": True, "is_initialized": True, "_is_compiled": True, "device_count": facts.gpus,
-        "_device_count_nvml": facts.gpus, "get_device_name": facts.name, "get_device_capability": facts.capability,
-        "get_device_properties": properties, "get_arch_list": [f"sm_{facts.capability[0]}{facts.capability[1]}"],
-        "is_bf16_supported": facts.capability >= (8, 0), "is_tf32_supported": facts.capability >= (8, 0),
+        "is_available": True, "is_initialized": True, "_is_compiled": True, "device_count": gpus,
+        "_device_count_nvml": gpus, "get_device_name": seen.name, "get_device_capability": seen.capability,
+        "get_device_properties": properties, "get_arch_list": [f"sm_{seen.capability[0]}{seen.capability[1]}"],
+        "is_bf16_supported": seen.capability >= (8, 0), "is_tf32_supported": seen.capability >= (8, 0),
         "initial_seed": 0, "current_stream": stream, "default_stream": stream, "get_stream_from_external": stream,
         "graph_pool_handle": (0, 0), "is_current_stream_capturing": False, "can_device_access_peer": True,
         "cudart": runtime, "utilization": 100, "temperature": 40, "power_draw": 0, "clock_rate": 1980,
@@ -190,7 +178,7 @@ def answers(current: _Current, facts: Facts) -> dict[str, Answer]:
         "torch.cuda._maybe_exchange_device": lambda given: current.set(given["device"]),
         "torch.cuda._utils._get_device_index": lambda given: _index(current, given),
         "torch.cuda.get_rng_state": lambda _: state.clone(),
-        "torch.cuda.get_rng_state_all": lambda _: [state.clone() for _ in range(facts.gpus)],
+        "torch.cuda.get_rng_state_all": lambda _: [state.clone() for _ in range(gpus)],
         "torch.cuda.stream": lambda given: contextlib.nullcontext(given["stream"]),
         "torch.cuda.make_graphed_callables": lambda given: given["callables"],
         "torch.cuda.memory_stats": lambda _: defaultdict(int),
@@ -198,7 +186,7 @@ def answers(current: _Current, facts: Facts) -> dict[str, Answer]:
         "torch.backends.cudnn.version": _always(91000),
         "torch.backends.cudnn.is_available": _always(True),
         "torch.backends.cudnn.is_acceptable": _always(True),
-        "torch.accelerator.device_count": _always(facts.gpus),
+        "torch.accelerator.device_count": _always(gpus),
         "torch.accelerator.is_available": _always(True),
         "torch.accelerator.current_device_index": lambda _: current.mode.device.index,
         "torch.accelerator.set_device_index": lambda given: current.set(given["device"]) * 0 or None,

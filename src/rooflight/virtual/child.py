@@ -4,7 +4,6 @@ one step, and leaves by ``os._exit``, so that nothing has to be put back.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -12,6 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from rooflight.capture.run.elsewhere import Wanted
 
@@ -37,10 +38,10 @@ class Child:
         from rooflight.capture.run.launch import start
 
         self._install()
-        code = 1
+        program, code = self.wanted.program, 1
         try:
             with self.mode:
-                start(self.wanted.target, self.wanted.arguments, as_module=self.wanted.module)
+                start(program.target, program.arguments, as_module=program.module)
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
@@ -72,17 +73,15 @@ class Child:
 
         hooks.install(wanted.gpus)
         self.mode = VirtualMode(shapes.sized_by_values)
-        major, minor = wanted.capability
-        facts = api.Facts(name=wanted.name, capability=(major, minor), memory=wanted.memory, units=wanted.units,
-                          l2=wanted.l2, gpus=wanted.gpus)  # fmt: skip
-        api.install(self.mode, facts)
+        api.install(self.mode, wanted.seen, wanted.gpus)
         operators.install()
         tensors.install(self.mode)
         groups.install(self.mode, ranks, wanted.rank)
         absent.install(self.mode, self)
         route_composites(always=True)
-        only = StepKind(wanted.only) if wanted.only else None
-        self.finder = StepFinder(skip=wanted.skip, only=only, named=wanted.named)
+        program = wanted.program
+        only = StepKind(program.only) if program.only else None
+        self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
         run_hooks.install(self.finder)
         self._watch()
         del torch
@@ -95,7 +94,7 @@ class Child:
         def kept(kind: Any, **how: Any) -> None:
             keep(kind, **how)
             found = recorder.kept.get(kind)
-            if found is None or recorder.records or found.place < self.wanted.skip:
+            if found is None or recorder.records or found.place < self.wanted.program.skip:
                 return
             if recorder.settled or finder.only is not None:
                 self.leave(0)
@@ -122,7 +121,8 @@ class Child:
             with suppress(OSError, ValueError):
                 stream.flush()
         wanted = self.wanted
-        script = wanted.target if wanted.module else Path(wanted.target).name
+        program = wanted.program
+        script = program.target if program.module else Path(program.target).name
         session = session_of(self.finder, script, code, None)
         self._as_virtual(session).save(Path(wanted.saved))
         os._exit(0)
@@ -136,14 +136,14 @@ class Child:
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
                              compiled=self.compiled)  # fmt: skip
         run = replace(session.run, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
-        environment = {**session.environment, **({COMPILED: "yes"} if self.compiled else {})}
+        described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
+        environment = {**session.environment, **described, **({COMPILED: "yes"} if self.compiled else {})}
         return replace(session, run=run, environment=environment, measurement=None)
 
 
 def main() -> None:
     """Read what is wanted of the command line, and run it."""
-    facts = json.loads(sys.argv[1])
-    Child(Wanted(**facts)).run()
+    Child(msgspec.json.decode(sys.argv[1], type=Wanted)).run()
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.workloads.errors import TargetError
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 WAYS: Final = ("ddp", "fsdp", "tp")
+DESCRIPTION: Final = "ROOFLIGHT_STEP"
+"""The variable of the environment that says what the step is, for who records it."""
 _STEPS: Final = 4
 _STYLES: Final = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
 
@@ -45,15 +49,18 @@ class Layout:
             ways[name] = int(number or 0)
         if "ddp" in ways and "fsdp" in ways:
             raise ValueError(f"--parallel {text}: weights are copied (ddp) or sharded (fsdp), not both")
-        taken = 1
-        for number in ways.values():
-            taken *= number or 1
-        if list(ways.values()).count(0) == 1 and taken and ranks % taken == 0:
+        taken = prod(number or 1 for number in ways.values())
+        if list(ways.values()).count(0) == 1 and ranks % taken == 0:
             ways = {name: number or ranks // taken for name, number in ways.items()}
             taken = ranks
         if taken != ranks:
             raise ValueError(f"--parallel {text}: {taken} ranks, and there are {ranks}")
         return cls(**ways)
+
+    @property
+    def text(self) -> str:
+        """``, fsdp=4, tp=2``; empty for one rank."""
+        return "".join(f", {way}={number}" for way in WAYS if (number := getattr(self, way)) > 1)
 
     def refuse_for(self, config: Any, name: str) -> None:
         """Raise ValueError where the heads of a model cannot be split."""
@@ -79,9 +86,15 @@ def main() -> None:
     parser.add_argument("--parallel", default="", help="ddp, fsdp, tp=8, fsdp=4,tp=2")
     given = parser.parse_args()
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    step = _made(given)
-    for _ in range(_STEPS):
-        step()
+    from rooflight.workloads.build import quiet_transformers
+
+    with quiet_transformers():
+        try:
+            step = _made(given)
+        except ValueError as error:
+            sys.exit(f"rooflight: {error}")
+        for _ in range(_STEPS):
+            step()
 
 
 def _made(given: argparse.Namespace) -> Any:
@@ -100,7 +113,11 @@ def _made(given: argparse.Namespace) -> Any:
     )  # fmt: skip
     layout.refuse_for(spec.config, spec.name)
     model = spread(spec.build(), layout, mixed=given.mixed)
-    arguments = replace(spec, device=torch.device("cuda")).inputs().arguments
+    inputs = replace(spec, device=torch.device("cuda")).inputs()
+    arguments, ranks = inputs.arguments, layout.ddp * layout.fsdp * layout.tp
+    kind = "mixed precision" if given.mixed else str(spec.dtype).removeprefix("torch.")
+    where = f" on each of {ranks} GPUs" if ranks > 1 else ""
+    os.environ[DESCRIPTION] = f"{spec.name}: {spec.step} step, {inputs.sizes}{where}, {kind}{layout.text}"
     if spec.step != "train":
         model.eval()
         return torch.no_grad()(lambda: model(**arguments))
@@ -136,7 +153,7 @@ def spread(model: Any, layout: Layout, *, mixed: bool) -> Any:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32) if mixed else None
-        how = {"mesh": mesh["data"], **({"mp_policy": policy} if policy else {})}
+        how: dict[str, Any] = {"mesh": mesh["data"], **({"mp_policy": policy} if policy else {})}
         for block in _blocks(model):
             fully_shard(block, **how)
         fully_shard(model, **how)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+import msgspec
 
 from rooflight.devices.spec import DeviceSpec
 
@@ -12,37 +13,50 @@ _OLDEST = (7, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """A script, and the devices that it is to see: ``gpus`` on each of ``nodes`` nodes, of which ``rank`` is recorded
-    after ``skip`` steps. ``name``, ``capability``, ``memory`` (bytes), ``units`` and ``l2`` (bytes) are the device's
-    own; ``saved`` is where the session goes, and a ``loud`` process says on standard error how far it is.
-    """
+class Program:
+    """A script or module with its arguments; ``skip``, ``only`` and ``named`` as in ``Watched``."""
 
     target: str
     arguments: tuple[str, ...]
     module: bool
-    devices: tuple[str, ...]
+    skip: int = 2
+    only: str = ""
+    named: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What a script can ask of a device. ``memory`` and ``l2`` are bytes, ``units`` multiprocessors."""
+
     name: str
     capability: tuple[int, int]
     memory: int
     units: int
     l2: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A program, and the devices that it is to see: ``gpus`` on each of ``nodes`` nodes, of which ``rank`` is recorded.
+    ``saved`` is where the session goes, and a ``loud`` process says on standard error how far it is.
+    """
+
+    program: Program
+    devices: tuple[str, ...]
+    seen: Seen
     gpus: int
     nodes: int
     rank: int
-    skip: int
-    only: str
-    named: str
     saved: str
     loud: bool
 
     def command(self) -> list[str]:
         """The words that start the process."""
-        return [sys.executable, "-P", "-m", "rooflight.virtual.child", json.dumps(asdict(self))]
+        return [sys.executable, "-P", "-m", "rooflight.virtual.child", msgspec.json.encode(self).decode()]
 
 
-def seen_of(device: DeviceSpec) -> dict[str, object]:
-    """What a script sees of a device: its name, capability, memory, units and L2, as ``Wanted`` takes them.
+def seen_of(device: DeviceSpec) -> Seen:
+    """What a script sees of a device.
 
     Raises ValueError for a device that is no GPU, and for one whose memory is not known.
     """
@@ -53,10 +67,6 @@ def seen_of(device: DeviceSpec) -> dict[str, object]:
         raise ValueError(f"--on {device.name}: its memory is not known")
     l2 = next((level.capacity_bytes for level in device.memory if level.name == "L2"), None)
     numbers = tuple(int(part) for part in device.compute_capability.split(".") if part.isdigit())
-    return {
-        "name": device.match[0] if device.match else device.name,
-        "capability": numbers if len(numbers) == len(_OLDEST) else _OLDEST,
-        "memory": memory,
-        "units": device.unit_count or 1,
-        "l2": l2 or 0,
-    }
+    major, minor = numbers if len(numbers) == len(_OLDEST) else _OLDEST
+    name = device.match[0] if device.match else device.name
+    return Seen(name=name, capability=(major, minor), memory=memory, units=device.unit_count or 1, l2=l2 or 0)
