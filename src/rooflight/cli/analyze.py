@@ -123,12 +123,12 @@ def analyze(
     outputs = output.open(save=output.save)
     if output.top < 1:
         raise ValueError(f"--top {output.top}: ask for at least 1 row")
-
     if (over := Spread.asked_by(target, device, spread.parallel)) is not None:
         _check(measured, trace, read_on, output, several=False)
         measured.refuse("no effect, the GPUs are not here")
         with running(outputs) as progress:
-            return outputs.write(over.report(run, output.save, progress))
+            outputs.write(over.report(run, output.save, progress))
+        return
     notes = []
     outputs.spare(path for each in target if Path(each).is_dir() for path in traces_in(Path(each)))
     if len(target) == 1 and is_folder_of_traces(target[0]) and (alone := only_trace_in(target[0])) is not None:

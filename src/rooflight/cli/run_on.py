@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 from rooflight.cli.endings import ended
@@ -123,6 +121,8 @@ def run_elsewhere(program: Program, asked: ElsewhereOptions, devices: Sequence[D
 
 def _wait(command: Sequence[str]) -> int:
     """Wait for the child. Ctrl-C reaches it too: it then saves what it has."""
+    import subprocess
+
     with subprocess.Popen(command) as child:
         while True:
             try:
@@ -168,6 +168,8 @@ class Spread:
 
     def report(self, run: RunOptions, save: Path | None, progress: Callable[[str], None]) -> Report:
         """Run it on virtual GPUs, and say what a step takes. Raises ValueError for options that cannot be."""
+        from tempfile import TemporaryDirectory
+
         from rooflight.capture.run.elsewhere import Program
         from rooflight.front.elsewhere import report_elsewhere
 
