@@ -74,7 +74,7 @@ class Child:
         hooks.install(wanted.gpus)
         self.mode = VirtualMode(shapes.sized_by_values)
         api.install(self.mode, wanted.seen, wanted.gpus)
-        operators.install()
+        operators.install(self.mode)
         tensors.install(self.mode)
         groups.install(self.mode, ranks, wanted.rank)
         absent.install(self.mode, self)

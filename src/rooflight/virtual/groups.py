@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import wraps
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
 import torch.distributed.utils
 import torch.multiprocessing
 import torch.nn.parallel.distributed as data_parallel
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d as c10d
+from torch.utils._pytree import tree_map_only
 
 from rooflight.virtual.api import everywhere, replace_functions
-from rooflight.virtual.mode import VirtualMode
+from rooflight.virtual.mode import HANDLERS, VirtualMode
 
 
 def environment(gpus: int, nodes: int, rank: int) -> dict[str, str]:
@@ -42,12 +45,15 @@ def install(mode: VirtualMode, ranks: int, rank: int) -> None:
             "torch.distributed.scatter_object_list": lambda given: _first(
                 given["scatter_object_output_list"], given["scatter_object_input_list"]
             ),
+            "torch.distributed.send_object_list": lambda _: None,
+            "torch.distributed.recv_object_list": lambda given: given["src"] or 0,
             "torch.distributed.barrier": lambda _: None,
             "torch.distributed.monitored_barrier": lambda _: None,
         }
     )
-    _several_devices()
-    _reduce_by_hook(mode)
+    _several_devices(mode)
+    _know_what_is_exchanged(mode)
+    _reduce_by_hook()
     _spawn(mode, rank)
 
 
@@ -96,51 +102,103 @@ def _first(found: list[Any], given: Sequence[Any] | None) -> None:
         found[0] = given[0]
 
 
-def _several_devices() -> None:
-    """What DataParallel asks of C++: parts go to their devices, and come together on the first."""
-    native: Any = torch._C
+def _several_devices(mode: VirtualMode) -> None:
+    """DataParallel: the first device's replica runs, which has the most work, and answers for the others."""
+    kind: Any = torch.nn.DataParallel
 
-    def scatter(
-        tensor: torch.Tensor, devices: Sequence[int], sizes: Any = None, dim: int = 0, streams: Any = None
-    ) -> tuple[torch.Tensor, ...]:
-        del streams
-        parts = tensor.split(sizes, dim) if sizes else tensor.chunk(len(devices), dim)
-        return tuple(part.to(torch.device("cuda", each)) for part, each in zip(parts, devices, strict=False))
+    def part(value: Any, devices: int) -> Any:
+        return tree_map_only(torch.Tensor, lambda each: each.chunk(devices)[0].to(mode.device), value)
 
-    def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None = None) -> torch.Tensor:
-        return torch.cat([each.to(torch.device("cuda", destination or 0)) for each in tensors], dim)
+    def together(each: torch.Tensor, devices: int, dim: int) -> torch.Tensor:
+        return torch.cat([each, *[each.detach()] * (devices - 1)], dim)
 
-    def broadcast(tensors: Sequence[torch.Tensor], devices: Sequence[int], size: int) -> list[list[torch.Tensor]]:
-        del size
-        return [[each.to(torch.device("cuda", device)) for each in tensors] for device in devices]
+    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        count = len(self.device_ids)
+        if count == 1:
+            return self.module(*part(inputs, 1), **part(kwargs, 1))
+        mode.answers.note(f"{count} GPUs of DataParallel", "the first runs; what they exchange is not counted")
+        out = self.module(*part(inputs, count), **part(kwargs, count))
+        return tree_map_only(torch.Tensor, lambda each: together(each.reshape(each.shape or 1), count, self.dim), out)
 
-    native._scatter, native._gather, native._broadcast_coalesced = scatter, gather, broadcast
+    kind.forward = forward
 
 
-def _reduce_by_hook(mode: VirtualMode) -> None:
+def _know_what_is_exchanged(mode: VirtualMode) -> None:
+    """What a rank gets from others is unknown, but for sums of what all know alike. A call gives the future of its
+    tensor, which the fake group does not have.
+    """
+    reduce = c10d.all_reduce
+
+    def forget(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+        tree_map_only(FakeTensor, mode.values.forget, args[0])
+        return NotImplemented
+
+    for name in _RECEIVES.split():
+        HANDLERS[getattr(torch.ops.c10d, name).default] = forget
+
+    @wraps(reduce)
+    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        work = reduce(tensor, op, group, async_op)
+        known = mode.values.of(tensor) if isinstance(tensor, FakeTensor) and op == dist.ReduceOp.SUM else None
+        if known is not None:
+            known.mul_(dist.get_world_size(group))
+            mode.answers.note("a sum over ranks", "that of this rank, times their number")
+        return work and _Work(tensor)
+
+    _replace({reduce: all_reduce})
+
+
+_RECEIVES: Final = (
+    "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ "
+    "_reduce_scatter_base_ reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ recv_ recv_any_source_ reduce_ "
+    "gather_ scatter_"
+)
+"""Ops that write what other ranks have into their first argument, which their schemas do not say."""
+
+
+class _Work:
+    """A collective that has ended."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._future: Any = torch.futures.Future()
+        self._future.set_result([tensor])
+
+    def wait(self, timeout: Any = None) -> bool:
+        """It has ended."""
+        return timeout is None or True
+
+    is_completed = is_success = synchronize = wait
+
+    def get_future(self) -> Any:
+        """The future of a list of its tensor."""
+        return self._future
+
+
+def _reduce_by_hook() -> None:
     """DDP's reducer wants a tensor of the group's future, and the fake group has none: a hook calls the all-reduce."""
     kind: Any = data_parallel.DistributedDataParallel
     begin, set_hook = kind.__init__, kind.register_comm_hook
 
-    def reduced(group: Any, bucket: Any) -> Any:
-        buffer = bucket.buffer()
-        dist.all_reduce(buffer, group=group)
-        future: Any = torch.futures.Future()
-        future.set_result(buffer)
-        return future
+    def mean(group: Any, bucket: Any) -> Any:
+        work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
+        return work.get_future().then(lambda future: future.value()[0])
+
+    def reduced(chosen: list[Any], bucket: Any) -> Any:
+        hook, state = chosen
+        return hook(state, bucket)
 
     reduced.__annotations__.clear()  # torch compares them with its own types
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, *args, **kwargs)
-        set_hook(self, self.process_group, reduced)
+        self._chosen = [mean, self.process_group]
+        set_hook(self, self._chosen, reduced)
         nothing = lambda *_, **__: None  # noqa: E731
         names = ("set_runtime_stats_and_log", "set_error_and_log", "_set_static_graph", "set_uneven_input_join")
         self.logger = SimpleNamespace(**dict.fromkeys(names, nothing))
 
     def register_comm_hook(self: Any, state: object, hook: Any) -> None:
-        del self, state
-        mode.answers.note(f"the hook {getattr(hook, '__name__', hook)} of DDP", "a plain all-reduce")
+        self._chosen[:] = hook, state
 
     kind.__init__, kind.register_comm_hook = init, register_comm_hook
 

@@ -5,6 +5,7 @@ an index is. Chosen places are taken as balanced: a router sends each expert as 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -93,6 +94,8 @@ def _of_truth(name: str, args: Sequence[Any], prior: Sequence[Likely], out: torc
     elif name in _ORDERS:
         share = _compared(name, args[1], first)
         truth = name != "eq" if name == "eq" or not out.dim() else None
+        if truth and type(args[1]) in (int, float):  # as of the number that stands for an unknown one
+            truth = bool(_ORDERS[name](1, args[1]))
     else:
         truth = name not in _UNLIKELY
     return Likely(truth) if share is None else _with_share(min(1.0, max(0.0, share)))
@@ -156,7 +159,7 @@ _KEPT: Final = frozenset({"clone", "_to_copy", "index", "index_select", "gather"
                           "stack", "sort", "_unsafe_view"})  # fmt: skip
 _BOTH: Final = frozenset({"logical_and", "bitwise_and", "__and__"})
 _EITHER: Final = frozenset({"logical_or", "bitwise_or", "__or__"})
-_ORDERS: Final = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
+_ORDERS: Final = {name: vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _UNLIKELY: Final = frozenset({"isnan", "isinf", "isneginf", "isposinf"})
 _RULES: Final[Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Likely, Any], Likely]]] = {
     "scatter": _scattered, "bincount": _counted, "histc": _counted, "sum": _added, "randint": _drawn,

@@ -36,6 +36,10 @@ _SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miop
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
+_DECIDES: Final = {
+    "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
+    "__and__": False,
+}  # fmt: skip
 Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
@@ -130,7 +134,7 @@ class VirtualMode(TorchDispatchMode):
         if not any(isinstance(each, FakeTensor) for each in tensors):
             device = kwargs.get("device")
             if device is None or torch.device(device).type != "cuda":
-                return func(*args, **kwargs)
+                return func(*args, **({**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs))
         return self._run(func, facts, args, kwargs, tensors)
 
     def is_foreign(self, kind: type) -> bool:
@@ -281,7 +285,17 @@ class VirtualMode(TorchDispatchMode):
         for each in written:
             if isinstance(each, FakeTensor):
                 self.values.forget(each)
+        decides = _DECIDES.get(facts.name)
+        if decides is not None and isinstance(out, FakeTensor) and is_small(out) and covers(out):
+            self._decide(decides, tensors, out)
         guess(facts.name, args, kwargs, tensors, out, view=facts.view)
+
+    def _decide(self, decides: bool, tensors: list[torch.Tensor], out: torch.Tensor) -> None:
+        """Of a logic one known operand may decide alone: True of an "or" of truths, 0 of any "and"."""
+        for each in tensors if out.dtype is torch.bool or not decides else ():
+            known = self.values.of(each) if isinstance(each, FakeTensor) else each
+            if known is not None and bool((known.bool() == decides).all()):
+                self.values.hold(out, known.expand(out.shape))
 
     def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
         values = self.values
@@ -431,12 +445,12 @@ def _move(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A copy in the host's memory stays fake, since nothing but its values is new."""
+    """A copy in the host's memory is real where its values are known, and else stays fake."""
+    known = mode.values.of(args[0])
+    if known is not None:
+        return func(known, *args[1:], **kwargs)
     with mode.fake:
         out = func(*args, **kwargs)
-    known = mode.values.of(args[0])
-    if known is not None and covers(out):
-        mode.values.hold(out, known)
     guess("_to_copy", args, kwargs, args[:1], out, view=False)
     return out
 

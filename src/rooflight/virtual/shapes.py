@@ -70,6 +70,19 @@ def _repeat_interleave(mode: VirtualMode, _func: Any, args: Any, kwargs: Any) ->
     return _integers(args[0], size)
 
 
+def _packed(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> Any:
+    """Sequences [T, B, ...], or batch first, without their padding, and how many have each place."""
+    tensor, lengths, batch_first = args
+    known = mode.values.of(lengths) if isinstance(lengths, FakeTensor) else lengths
+    longest, count = tensor.shape[batch_first], tensor.shape[not batch_first]
+    if known is None:
+        mode.answers.note("lengths of sequences of the device", "all as the longest")
+    with torch._C._DisableTorchDispatch():
+        sizes = [longest] * count if known is None else known.tolist()
+        present = torch.tensor([sum(size > place for size in sizes) for place in range(longest)], device="cpu")
+    return tensor.new_empty(sum(sizes), *tensor.shape[2:]), present
+
+
 def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
     return mode.answers.truth("whether two tensors of the device are equal", likely=True)
 
@@ -77,7 +90,7 @@ def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
 _MAKERS: Final[dict[str, Callable[[VirtualMode, Any, Any, Any], Any]]] = {
     "nonzero": _nonzero, "index": _index, "masked_select": _masked_select, "_unique2": _unique, "unique_dim": _unique,
     "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount,
-    "repeat_interleave": _repeat_interleave, "equal": _equal, "allclose": _equal,
+    "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
 }  # fmt: skip
 
 

@@ -28,6 +28,7 @@ def install(mode: VirtualMode) -> None:
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
     _leave_to_python(mode)
     _make_parameters_fake(mode)
+    _follow_data()
     _move_modules()
     _keep_files(mode)
     _enter_threads(mode)
@@ -58,6 +59,15 @@ def _leave_to_python(mode: VirtualMode) -> None:
             return str(written(self, spec))
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, "")
 
+    convert = tensor.type
+
+    def as_type(self: torch.Tensor, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = getattr(torch.cuda, dtype.rsplit(".", 1)[-1], dtype) if isinstance(dtype, str) else dtype
+        if getattr(made, "is_cuda", False) and isinstance(made, type):
+            return self.to("cuda", made.dtype)  # type: ignore[attr-defined]
+        return convert(self, *([] if dtype is None else [dtype]), *args, **kwargs)
+
+    tensor.type = as_type
     tensor.__format__ = as_text
     tensor.record_stream = lambda _self, _stream: None
     tensor.pin_memory = lambda self, *_: self
@@ -110,7 +120,7 @@ def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) 
         gradient = fn(parameter.grad) if parameter.grad is not None else None
     if new is not parameter:
         if isinstance(parameter, FakeTensor) == isinstance(new, FakeTensor):
-            _set(parameter, new)
+            parameter.data = new
         else:
             parameter = nn.Parameter(new, parameter.requires_grad)
     if gradient is not None:
@@ -119,10 +129,17 @@ def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) 
     return parameter
 
 
-def _set(tensor: Any, new: Any) -> None:
-    tensor.data = new
-    if isinstance(new, FakeTensor):
-        tensor.fake_device = new.fake_device
+def _follow_data() -> None:
+    """A fake tensor that is given another's data is then where that is."""
+    kind: Any = FakeTensor
+    data = kind.data
+
+    def give(self: Any, new: torch.Tensor) -> None:
+        data.__set__(self, new)
+        if isinstance(new, FakeTensor):
+            self.fake_device = new.fake_device
+
+    kind.data = property(data.__get__, give)
 
 
 def _keep_files(mode: VirtualMode) -> None:

@@ -281,7 +281,8 @@ class StepFinder:
         self.waits.last_event = now
         self._forget_call()
         self.watch()
-        if self._without_modules:
+        found = recorder.records or recorder.broken or StepKind.OPTIMIZER in recorder.kept
+        if self._without_modules or (steps.count > 1 and not found):  # as where an image is moved, not a model
             self._record()
         elif recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1:
             hasten(self, self._model, optimizer, HOOK)

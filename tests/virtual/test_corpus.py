@@ -1,0 +1,84 @@
+"""Thirty-four kinds of scripts for CUDA, unedited: each is answered, and what its step runs was counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.virtual.test_unedited_scripts import SCRIPTS, calls_of, run_on
+
+ATTENTION = "aten::scaled_dot_product_attention"
+QUICK = ["no_sync_hook", "packed_tagger", "lbfgs_style"]
+WITH_TORCHVISION = ("resnet_amp", "vit_tf32")
+RANKS = 8
+TABLE = {
+    # of a block: two convolutions, of three blocks one more; the stem; each with a backward pass
+    "data_parallel": (RANKS, "SGD", {"aten::convolution": 12, "aten::convolution_backward": 12, "aten::mm": 2}),
+    "spawned_ranks": (RANKS, "SGD", {"aten::batch_norm_elemt": 2, "aten::batch_norm_backward_elemt": 2}),
+    # four micro-batches of six layers, the first input without a gradient; one exchange
+    "no_sync_hook": (RANKS, "AdamW", {"aten::addmm": 24, "aten::mm": 4 * (6 + 5), "c10d::allreduce_": 2}),
+    # a root and six blocks, which are gathered again for the backward pass, where their forward pass runs again
+    "fsdp1_gpt": (RANKS, "AdamW", {"c10d::_allgather_base_": 13, "c10d::_reduce_scatter_base_": 7, ATTENTION: 12}),
+    # the gradients of seven norms, whose weights all ranks of a row hold
+    "tensor_sequence_parallel": (RANKS, "AdamW", {"_c10d_functional::all_reduce": 7, ATTENTION: 3, "aten::addmm": 9}),
+    "trainer_bert": (1, "AdamW", {ATTENTION: 8, "aten::_fused_adamw_": 2}),
+    "accelerated_vit": (RANKS, "AdamW", {ATTENTION: 8, "aten::convolution": 2}),
+    "llama_static_cache": (1, "LlamaForCausalLM", {ATTENTION: 4, "aten::mm": 4 * 7 + 1}),
+    "trainer_class": (1, "AdamW", {ATTENTION: 4}),
+    "lbfgs_style": (1, "LBFGS", {"aten::convolution": 20 * 4, "aten::mm": 20 * 4 * 3}),  # 20 evaluations
+    "ppo_on_gpu": (1, "Adam", {"aten::addmm": 6, "aten::mm": 10}),
+    "wgan_penalty": (1, "Adam", {}),
+    "vae_cuda": (1, "Adam", {"aten::addmm": 5, "aten::mm": 9}),
+    "translate": (1, "Adam", {ATTENTION: 9}),  # three of the encoder, six of the decoder
+    "cuda_graph": (1, "Adam", {"aten::addmm": 2, "aten::mm": 3}),
+    "prefetcher": (1, "SGD", {"aten::convolution": 2, "aten::convolution_backward": 2}),
+    "packed_tagger": (1, "Adam", {"aten::lstm": 1, "rooflight::lstm_backward": 1}),
+    "per_sample": (1, "SGD", {"aten::convolution": 2}),
+    "saves_and_resumes": (1, "AdamW", {"aten::addmm": 2, "aten::mm": 3}),
+    "falls_back": (1, "AdamW", {"aten::addmm": 16, "aten::mm": 32}),
+    "shapes_vary": (1, "AdamW", {ATTENTION: 3}),
+    "bert_masked": (1, "AdamW", {}),
+    "dcgan": (1, "Adam", {}),
+    "ddp_mlp_mixer": (RANKS, "AdamW", {}),
+    "flex_documents": (1, "Adam", {}),
+    "fsdp2_llama": (RANKS, "AdamW", {ATTENTION: 8}),
+    "gpt2_generate": (1, "GPT2LMHeadModel", {ATTENTION: 12}),
+    "llama_checkpointed": (1, "AdamW", {}),
+    "lstm_words": (1, "backward", {"aten::lstm": 1}),
+    "moe_routed": (1, "AdamW", {}),
+    "nano_gpt": (1, "AdamW", {}),
+    "resnet_amp": (1, "SGD", {}),
+    "unet_diffusion": (1, "AdamW", {}),
+    "vit_tf32": (1, "AdamW", {}),
+}
+
+
+def answered(tmp_path, name):
+    """The session of a script of the table, which has what is written there."""
+    if name in WITH_TORCHVISION:
+        pytest.importorskip("torchvision")
+    gpus, step, counts = TABLE[name]
+    session, found, _ = run_on(tmp_path, SCRIPTS / f"{name}.py", options=("--gpus", str(gpus)))
+    assert session.run.step.name.removesuffix(".step") == step
+    assert {op: len(calls_of(session, op)) for op in counts} == counts
+    (row,) = found["run"]["on"]
+    assert row["gpus"] == gpus
+    assert row["step_s"] > row["bound_s"] > 0
+    return session
+
+
+def test_every_script_is_in_the_table():
+    assert sorted(TABLE) == sorted(path.stem for path in SCRIPTS.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_script_is_answered(tmp_path, name):
+    session = answered(tmp_path, name)
+    if name == "no_sync_hook":  # the hook sends bfloat16: six layers of 1,024 x 1,024 and a bias
+        payload = sum(tensor.nbytes for op in calls_of(session, "c10d::allreduce_") for tensor in op.inputs)
+        assert payload == 2 * 6 * (1024 * 1024 + 1024)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(TABLE.keys() - QUICK))
+def test_the_other_scripts_are_answered(tmp_path, name):
+    answered(tmp_path, name)
