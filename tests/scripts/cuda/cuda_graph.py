@@ -28,7 +28,9 @@ with torch.cuda.graph(g):
 
 start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 start.record()
-for data, target in zip([torch.rand_like(static_input) for _ in range(10)], [torch.rand_like(static_target) for _ in range(10)]):
+for data, target in zip(
+    [torch.rand_like(static_input) for _ in range(10)], [torch.rand_like(static_target) for _ in range(10)]
+):
     static_input.copy_(data)
     static_target.copy_(target)
     g.replay()

@@ -24,8 +24,12 @@ class Block(nn.Module):
 class ResNet(nn.Module):
     def __init__(self):
         super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
-        self.blocks = nn.Sequential(*(Block(a, b, s) for a, b, s in [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)]))
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)
+        )
+        self.blocks = nn.Sequential(
+            *(Block(a, b, s) for a, b, s in [(64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2)])
+        )
         self.head = nn.Linear(512, 1000)
 
     def forward(self, x):
@@ -57,7 +61,9 @@ def main():
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            print(f"[{epoch}][{i}] time {time.time() - end:.3f} loss {loss.item():.4f} {acc1[0]:.2f} {acc5[0].item():.2f}")
+            print(
+                f"[{epoch}][{i}] time {time.time() - end:.3f} loss {loss.item():.4f} {acc1[0]:.2f} {acc5[0].item():.2f}"
+            )
             end = time.time()
         model.eval()
         with torch.no_grad():

@@ -39,7 +39,9 @@ class Block(nn.Module):
         elif flash_attn_func is not None:
             y = flash_attn_func(q, k, v, causal=True)
         else:
-            y = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), is_causal=True).transpose(1, 2)
+            y = F.scaled_dot_product_attention(*(each.transpose(1, 2) for each in (q, k, v)), is_causal=True).transpose(
+                1, 2
+            )
         x = x + self.out(y.reshape(b, t, c))
         return x + self.mlp(self.norm2(x))
 

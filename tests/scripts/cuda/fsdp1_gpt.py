@@ -36,7 +36,10 @@ class GPT(nn.Module):
     def __init__(self, vocab=16384, width=1024, layers=6):
         super().__init__()
         self.embed, self.norm = nn.Embedding(vocab, width), nn.LayerNorm(width)
-        self.blocks, self.head = nn.ModuleList(Block(width, 16) for _ in range(layers)), nn.Linear(width, vocab, bias=False)
+        self.blocks, self.head = (
+            nn.ModuleList(Block(width, 16) for _ in range(layers)),
+            nn.Linear(width, vocab, bias=False),
+        )
 
     def forward(self, tokens):
         x = self.embed(tokens)
@@ -51,7 +54,9 @@ torch.cuda.set_device(local)
 model = FSDP(
     GPT(),
     auto_wrap_policy=functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block}),
-    mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16),
+    mixed_precision=MixedPrecision(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16
+    ),
     sharding_strategy=ShardingStrategy.FULL_SHARD,
     backward_prefetch=BackwardPrefetch.BACKWARD_PRE,
     device_id=torch.cuda.current_device(),

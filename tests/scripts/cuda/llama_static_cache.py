@@ -5,7 +5,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 torch.manual_seed(0)
 torch.set_float32_matmul_precision("high")
-config = LlamaConfig(hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4)
+config = LlamaConfig(
+    hidden_size=1024, intermediate_size=2816, num_hidden_layers=4, num_attention_heads=16, num_key_value_heads=4
+)
 with torch.device("cuda"):
     model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
 prompt = torch.randint(32000, (4, 64), device=model.device)

@@ -59,7 +59,9 @@ model = nn.Sequential(
     nn.Flatten(), nn.Linear(128, 10),
 ).cuda().to(memory_format=memory_format)  # fmt: skip
 scaler, optimizer = torch.cuda.amp.GradScaler(init_scale=128.0), torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-loader = DataLoader(Images(), 32, shuffle=True, num_workers=2, pin_memory=True, collate_fn=lambda b: fast_collate(b, memory_format))
+loader = DataLoader(
+    Images(), 32, shuffle=True, num_workers=2, pin_memory=True, collate_fn=lambda b: fast_collate(b, memory_format)
+)
 fetcher = DataPrefetcher(loader)
 input, target = fetcher.next()
 i = 0

@@ -12,7 +12,9 @@ class Encoder(nn.Module):
     def __init__(self, width=512):
         super().__init__()
         self.embed = nn.Embedding(30000, width)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 8, 2048, batch_first=True, norm_first=True) for _ in range(3))
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(width, 8, 2048, batch_first=True, norm_first=True) for _ in range(3)
+        )
         self.head = nn.Linear(width, 2)
 
     def forward(self, ids, padding):

@@ -29,7 +29,10 @@ def worker(gpu, ngpus, args):
     model = nn.parallel.DistributedDataParallel(model, device_ids=[gpu], find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     for step in range(6):
-        images, labels = torch.rand(args.batch_size, 3, 96, 96).cuda(gpu), torch.randint(100, (args.batch_size,)).cuda(gpu)
+        images, labels = (
+            torch.rand(args.batch_size, 3, 96, 96).cuda(gpu),
+            torch.randint(100, (args.batch_size,)).cuda(gpu),
+        )
         loss = nn.functional.cross_entropy(model(images), labels)
         optimizer.zero_grad()
         loss.backward()

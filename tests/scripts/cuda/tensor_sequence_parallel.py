@@ -52,7 +52,10 @@ class Model(nn.Module):
     def __init__(self, vocab=8192, width=1024, layers=3):
         super().__init__()
         self.tok_embeddings, self.norm = nn.Embedding(vocab, width), nn.RMSNorm(width)
-        self.layers, self.output = nn.ModuleList(Layer(width) for _ in range(layers)), nn.Linear(width, vocab, bias=False)
+        self.layers, self.output = (
+            nn.ModuleList(Layer(width) for _ in range(layers)),
+            nn.Linear(width, vocab, bias=False),
+        )
 
     def forward(self, tokens):
         x = self.tok_embeddings(tokens)

@@ -30,7 +30,9 @@ class Translator(nn.Module):
         self.source, self.target, self.generator = Embedding(), Embedding(), nn.Linear(width, vocab)
 
     def forward(self, src, tgt, src_mask, tgt_mask, src_padding, tgt_padding):
-        out = self.transformer(self.source(src), self.target(tgt), src_mask, tgt_mask, None, src_padding, tgt_padding, src_padding)
+        out = self.transformer(
+            self.source(src), self.target(tgt), src_mask, tgt_mask, None, src_padding, tgt_padding, src_padding
+        )
         return self.generator(out)
 
 

@@ -16,7 +16,9 @@ use_accel = not args.no_accel and torch.accelerator.is_available()
 device = torch.accelerator.current_accelerator() if use_accel else torch.device("cpu")
 print(f"Using device: {device}")
 kwargs = {"num_workers": 1, "pin_memory": True} if use_accel else {}
-loader = DataLoader(TensorDataset(torch.rand(768, 1, 28, 28), torch.zeros(768)), args.batch_size, shuffle=True, **kwargs)
+loader = DataLoader(
+    TensorDataset(torch.rand(768, 1, 28, 28), torch.zeros(768)), args.batch_size, shuffle=True, **kwargs
+)
 
 
 class VAE(nn.Module):

@@ -6,8 +6,22 @@ from torch import autograd, nn
 cuda = torch.cuda.is_available()
 Tensor = torch.cuda.FloatTensor if cuda else torch.FloatTensor
 latent, batch = 100, 64
-generator = nn.Sequential(nn.Linear(latent, 256), nn.LeakyReLU(0.2, inplace=True), nn.Linear(256, 512), nn.BatchNorm1d(512, 0.8), nn.LeakyReLU(0.2), nn.Linear(512, 784), nn.Tanh())
-critic = nn.Sequential(nn.Linear(784, 512), nn.LeakyReLU(0.2, inplace=True), nn.Linear(512, 256), nn.LeakyReLU(0.2, inplace=True), nn.Linear(256, 1))
+generator = nn.Sequential(
+    nn.Linear(latent, 256),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Linear(256, 512),
+    nn.BatchNorm1d(512, 0.8),
+    nn.LeakyReLU(0.2),
+    nn.Linear(512, 784),
+    nn.Tanh(),
+)
+critic = nn.Sequential(
+    nn.Linear(784, 512),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Linear(512, 256),
+    nn.LeakyReLU(0.2, inplace=True),
+    nn.Linear(256, 1),
+)
 if cuda:
     generator.cuda()
     critic.cuda()
