@@ -66,7 +66,7 @@ def test_python_finds_the_same_roofs(tmp_path):
         "patcher": _patched(model),
     }
     assert {name: device == wanted for name, device in found.items()} == dict.fromkeys(found, True)
-    assert device_called("NVIDIAH10080GBHBM3", "a file") == wanted.as_listed()  # what tables teach is of datasheets
+    assert device_called("NVIDIAH10080GBHBM3", "a file") == wanted.as_listed  # what tables teach is of datasheets
     assert Predictor.empty().predict(MM, H100) == Predictor.empty().predict(MM, wanted)
     assert Predictor.empty().predict(MM, H100).bound_s == pytest.approx(FLOPS / PEAK)
 
