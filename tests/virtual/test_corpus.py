@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from tests.virtual.test_unedited_scripts import SCRIPTS, calls_of, run_on
+from test_unedited_scripts import SCRIPTS, calls_of, run_on
 
 ATTENTION = "aten::scaled_dot_product_attention"
 QUICK = ["no_sync_hook", "packed_tagger", "lbfgs_style"]

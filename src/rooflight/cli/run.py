@@ -21,11 +21,11 @@ from rooflight.cli.options import Output
 from rooflight.cli.run_on import ElsewhereOptions, LaunchOn
 from rooflight.records.options import Option
 from rooflight.records.quantity import count_of
-from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
     from rooflight.capture.run.children import Watched
     from rooflight.capture.run.watch import Watch
+    from rooflight.records.timeline import StepKind
 
 _KEPT_RUNS: Final = 20
 
@@ -46,6 +46,8 @@ class StepOptions:
         """The kind of step, and the name of its module or function. Raises ValueError for another word."""
         if self.step is None:
             return None, ""
+        from rooflight.records.timeline import StepKind
+
         word, _, name = self.step.replace(" ", ":", 1).partition(":")
         kinds = {str(kind): kind for kind in StepKind if kind is not StepKind.PHASE}
         needs_name = word in (StepKind.MODULE, StepKind.FUNCTION)
