@@ -2,7 +2,7 @@
 # Fit the models that come with Rooflight: ROOFLIGHT_DATA=path/to/data bash benchmarks/fit_shipped.sh [FOLDER]
 # From the tables of benchmarks/shipped_rows.py: estimate-train-time's operators (A100, GH200), NeuSight's (FP32, nine
 # GPUs), Vidur's layers (A100, H100), and both collectives; from aiconfigurator's all-gathers; from the profiler's traces; from random ops that we measured
-# on an H200 (benchmarks/gpu/op_mix.py); and from KernelBench's programs, whose wall times are divided among their ops by
+# on an H100 and an H200 (benchmarks/gpu/op_mix.py); and from KernelBench's programs, whose wall times are divided among their ops by
 # a first, coarser fit.
 # FOLDER, by default src/rooflight/prediction/shipped, is replaced. The models' errors go to
 # benchmarks/results/shipped_models.csv (FOLDER.csv); what the command prints belongs on docs/reference/shipped_models.md.
@@ -16,7 +16,7 @@ trap 'rm -rf "$work"' EXIT
 python=${PYTHON:-.venv/bin/python}
 # the manifest names files from where all of them lie
 ln -s "$(realpath "$ROOFLIGHT_DATA")" "$work/data"
-ln -s "$(realpath benchmarks/results/h200/learned)" "$work/h200"
+for gpu in h100 h200; do ln -s "$(realpath "benchmarks/results/$gpu/learned")" "$work/$gpu"; done
 export ROOFLIGHT_DATA=$work/data
 # needs polars: POLARS_PYTHON, by default the same Python
 "${POLARS_PYTHON:-$python}" benchmarks/nccl_tables.py "$work/nccl"
@@ -26,7 +26,7 @@ mapfile -t traces < <("$python" benchmarks/shipped_rows.py traces)
 [ "${#traces[@]}" -gt 0 ]
 time "$python" benchmarks/attributed_programs.py "$work/programs" --fit
 rm -rf "$shipped"
-time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/nccl" "$work/h200" "$work/programs" --out "$shipped" --csv "$work/tables"
+time "$python" -m rooflight fit "${tables[@]}" "${traces[@]}" "$work/nccl" "$work/h100" "$work/h200" "$work/programs" --out "$shipped" --csv "$work/tables"
 cp "$work/tables/models.csv" "$results"
 # what measured programs correct of predicted gains goes with the models of single ops
 [ -n "${1:-}" ] || "$python" benchmarks/predicted_gains.py fit

@@ -5,7 +5,8 @@
 prints the paths, for ``fit_shipped.sh``; with ``traces``, those of the traces that have times of ops.
 
 Left out are Perlmutter's collectives, which ran over sockets between nodes and over single links within, Vista's
-all-gathers, most of which lint flags, and Vidur's sends between pairs: two kinds of node have one and the same file.
+all-gathers, most of which lint flags, Vidur's sends between pairs: two kinds of node have one and the same file; and
+steps of an optimizer that is no operator, of which only its four columns are known.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def tables(root: Path) -> list[Path]:
     """Files and folders of the shipped models' tables."""
     regressors, network = root / ETT / "regressors", root / VIDUR / "network"
     return [
-        *(regressors / place / "operator" for place in ("Perlmutter", "Vista")),
+        *(each for each in sorted(regressors.glob("*/operator/*.csv")) if "80GB_optimizer" not in each.name),
         *(root / NEUSIGHT / part for part in ("train", "test", "amd_train", "amd_test")),
         root / VIDUR / "compute",
         *sorted((regressors / "Vista" / "nccl").glob("*allreduce*.csv")),

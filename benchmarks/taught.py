@@ -18,7 +18,7 @@ from rooflight.prediction.lint.findings import lint_ops
 from rooflight.prediction.model.model import Expert
 from rooflight.prediction.read.measured import MeasuredOps
 
-OURS = Path(__file__).parent / "results" / "h200" / "learned"
+OURS = tuple(Path(__file__).parent / "results" / gpu / "learned" for gpu in ("h100", "h200"))
 COARSE_ROWS = 600
 """Rows of each table that a coarse fit learns from."""
 
@@ -53,8 +53,9 @@ def measured_traces(root: Path) -> dict[str, MeasuredOps]:
 
 @functools.cache
 def ours() -> tuple[MeasuredOps, ...]:
-    """Random ops that we measured on an H200."""
-    return tuple(read_measured(sorted(OURS.glob("*.session")), progress=lambda _: None))
+    """Random ops that we measured on an H100 and an H200."""
+    files = [path for folder in OURS for path in sorted(folder.glob("*.session"))]
+    return tuple(read_measured(files, progress=lambda _: None))
 
 
 def ops_of(sessions: Sequence[MeasuredOps]) -> tuple[Shown, ...]:

@@ -32,6 +32,8 @@ from rooflight.prediction.work.facts import (
     PRODUCT_KEY,
     WorkKind,
     facts_of,
+    is_plain,
+    key_of_others,
     kind_of,
     product_facts,
 )
@@ -172,7 +174,7 @@ def test_the_layout_of_images_is_a_fact():
         (None, None, 0, 0),
         ((4096, 1, 512, 16), (4096, 1, 512, 16), 1, 0),  # channels last, and so it stays
         ((4096, 1, 512, 16), None, 1, 1),
-        ((256, 2048, 32, 1), None, 0, 0),  # whole rows change places
+        ((256, 2048, 32, 1), None, 0, 0.5),  # whole rows change places
         ((0, 256, 32, 1), None, 0, 0),  # repeated
     ],
 )
@@ -225,6 +227,8 @@ def test_without_its_operands_it_is_no_convolution():
 
 FEWEST_OF_A_TABLE = 100
 """Rows that sessions and traces alone do not have of any kind that no operator makes."""
+OF_RANDOM_OPS = ("H100-SXM5-80GB", "H200-SXM-141GB")
+"""Devices on which steps of random ops were measured."""
 SHAPES = 7  # of each operator's grid, from its small end to its large one
 OPERATOR = """
 from dataclasses import replace
@@ -253,7 +257,7 @@ def test_operators_still_make_every_key_of_the_models_that_come_with_rooflight()
     assert manifest is not None
     wanted = {entry.key for entry in manifest.models.values() if kind_of(entry.key) is not WorkKind.NETWORK}
     others = {
-        key: sum(expert.rows for expert in model.experts if expert.device != "H200-SXM-141GB")  # steps of random ops
+        key: sum(expert.rows for expert in model.experts if expert.device not in OF_RANDOM_OPS)
         for key, model in Predictor().models.items()
     }
     of_sessions = {key for key, rows in others.items() if rows < FEWEST_OF_A_TABLE}
@@ -359,3 +363,22 @@ def test_a_program_changes_only_where_it_has_products(predictor) -> None:
 @pytest.mark.parametrize("what_if", [WhatIf(precision="tf32"), WhatIf(precision="tf32", clock_hz=1e9)])
 def test_without_the_precision_it_is_the_device_again(what_if) -> None:
     assert without_precision(what_if.of(A100)) == WhatIf(clock_hz=what_if.clock_hz).of(A100)
+
+
+def batch_norm(name: str = "native_batch_norm", **attributes: bool) -> OpSignature:
+    x = spec((16, 64, 28, 28))
+    return op(f"aten::{name}", {"input": x}, [x], **attributes)
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "native_batch_norm_backward", "cudnn_batch_norm_backward"])
+def test_rows_of_a_batch_norm_are_channels_forward_and_backward(name):
+    found = facts_of([batch_norm(name, training=True)], H100)
+    values = dict(zip(FACTS[WorkKind.ROWS], found.values, strict=True))
+    assert (found.key, values["rows"], values["width"]) == (f"aten::{name}", 64, 16 * 28 * 28)
+
+
+def test_a_batch_norm_with_known_means_is_other_work_and_reduces_nothing():
+    found = facts_of([batch_norm(training=False)], H100)
+    assert found.key != "aten::native_batch_norm"
+    assert is_plain(found.key, np.array([found.values]))
+    assert key_of_others(found.key) == OTHERS_KEY

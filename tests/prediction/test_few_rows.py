@@ -346,6 +346,13 @@ def test_a_correction_fades_far_from_its_rows():
     assert found.predict(np.full((1, 3), 1e4)) == pytest.approx([0.0], abs=0.01)
 
 
+@pytest.mark.parametrize(("count", "taught"), [(39, 400), (40, 440)])
+def test_a_session_s_rows_join_many_of_a_table_where_they_are_not_few(count, taught):
+    table, ops = slow_products(A100, 1.5, rows=400), slow_products(A100, 3.0, rows=count)
+    (model,) = learn_beside([(learn([table]).experts[0], table)], [table], [ops]).models
+    assert [each.rows for each in model.experts] == [taught]
+
+
 def test_rows_of_another_device_correct_what_tables_taught():
     table, ops = slow_products(A100, 1.5), slow_products(H100, 3.0, rows=10)
     expert = learn([table]).experts[0]

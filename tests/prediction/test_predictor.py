@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from builders import op, spec
 from gemm_table import gemm
-from handmade_models import A100, H100, INSIDE, expert, model
+from handmade_models import A100, H100, INSIDE, expert, model, stump
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
@@ -26,7 +26,7 @@ from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor
 from rooflight.prediction.read import read
 from rooflight.prediction.work.facts import OTHERS_KEY, PRODUCT_KEY
-from rooflight.prediction.work.features import names_of
+from rooflight.prediction.work.features import names_of, steady_features
 from rooflight.prediction.work.floors import FASTEST, SHORTEST_KERNEL_S, small_kernel_s
 from rooflight.records.estimate import Estimate, Source
 
@@ -465,3 +465,30 @@ def test_estimate_train_times_call_has_both_directions(tmp_path: Path):
     times = [microseconds(tmp_path, **asked, propagation=direction) for direction in ("fwd", "bwd")]
     # a tensor read and one written, two read and one written; 4096^2 numbers of 2 bytes at 2039 GB/s
     assert times == pytest.approx([3 * tensors * 4096**2 * 2 / 2039e9 * 1e6 for tensors in (2, 3)], rel=0.05)
+
+
+@pytest.mark.parametrize("taught", [True, False], ids=["misaligned and aligned", "aligned alone"])
+def test_large_misaligned_products_take_as_long_as_smaller_ones_for_their_bound(taught):
+    names = names_of(PRODUCT_KEY)
+    place, count = names.index("align bytes"), len(names)
+    low, steady = np.array([-109.0, *[-100.0] * (count - 1)]), steady_features(PRODUCT_KEY)
+    low[place] = 1.0 if taught else 4.0
+    # ten times its bound where rows are not aligned to 16 bytes, twice where they are
+    learners = {
+        "main": stump(3.5, log(10), log(2), feature=place, features=count),
+        "beyond": stump(3.5, log(10), log(2), feature=steady.index(place), features=len(steady)),
+    }
+    known = Predictor.of([model(replace(expert(H100, 0.0, 0.0, low=low), **learners))])
+    aligned, odd = known.predict(gemm(8192, 50304, 8192), H100), known.predict(gemm(8192, 50257, 8192), H100)
+    assert odd.extrapolated
+    assert aligned.time_s / aligned.bound_s == pytest.approx(2, rel=0.1)
+    assert odd.time_s / odd.bound_s == pytest.approx(10 if taught else 2, rel=0.1)
+
+
+def test_work_that_is_aligned_worse_than_all_that_was_measured_is_not_known():
+    names = names_of(PRODUCT_KEY)
+    low = np.array([-109.0, *[-100.0] * (len(names) - 1)])
+    low[names.index("align bytes")] = 4.0
+    known = Predictor.of([model(expert(H100, 0.0, 0.0, low=low))])
+    assert not known.predict(gemm(1024, 1024, 1024), H100).extrapolated
+    assert known.predict(gemm(1024, 1025, 1024), H100).extrapolated

@@ -79,16 +79,14 @@ def test_they_are_listed_with_what_they_learned_from():
     manifest = read_manifest(SHIPPED)
     assert manifest is not None
     assert set(manifest.models) == {path.name for path in SHIPPED.glob(f"*{SUFFIX}")}
-    fit, gathers = manifest.fits
-    assert len(fit.commit) == len(gathers.commit) == 40
-    assert len(gathers.files) == 12
-    assert {entry.key for entry in manifest.models.values() if entry.fit == 1} == {"all-gather"}
+    (fit,) = manifest.fits
+    assert len(fit.commit) == 40
     assert {"rooflight", "numpy", "lightgbm"} <= set(fit.libraries)
     programs = {name for name in fit.files if name.startswith("programs/")}
     traces = {name for name in fit.files if name.startswith("data/traces/")}
     tables = {name for name in fit.files if name.endswith((".csv", ".csv.gz"))}
-    random_ops = {name for name in fit.files if name.startswith("h200/")}
-    assert (len(programs), len(traces), len(tables), len(random_ops)) == (590, 11, 98, 32)
+    random_ops = {name for name in fit.files if name.startswith(("h100/", "h200/"))}
+    assert (len(programs), len(traces), len(tables), len(random_ops)) == (585, 11, 110, 60)
     assert programs | traces | tables | random_ops == set(fit.files)
     models = Predictor().models  # reads, and checks, every file
     assert {entry.key for entry in manifest.models.values()} == set(models)
@@ -107,7 +105,7 @@ def test_a_steady_step_of_adamw_is_no_first_step(foreach):
     """estimate-train-time's stage optimizers, whose states are made in the step, take 44 µs a tensor more."""
     lists = {"elements": 838_000, "tensors": 148, "foreach": foreach}
     steady = Predictor().predict_shape("adamw", lists, "bf16", "A100-SXM4-80GB")["step"]
-    assert steady.time_s < 3 * steady.bound_s
+    assert steady.time_s < 3.5 * steady.bound_s  # a first step: 7.6 times
 
 
 def test_columns_that_are_mostly_impossible_taught_nothing():

@@ -14,8 +14,8 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network.collectives import CollectiveKind
-from rooflight.prediction.model.devices import lesser_of_chip, most_reached
-from rooflight.prediction.model.model import Answer, Model
+from rooflight.prediction.model.devices import familiarity, lesser_of_chip, most_reached
+from rooflight.prediction.model.model import FAMILIAR, Answer, Model
 from rooflight.prediction.model.monotone import (
     Batch,
     Groups,
@@ -45,7 +45,7 @@ from rooflight.prediction.work.facts import (
     kind_of,
     on_lesser,
 )
-from rooflight.prediction.work.features import features_of, names_of
+from rooflight.prediction.work.features import ALIGNED, ALIGNED_BYTES, MATRIX_UNITS, features_of, names_of
 from rooflight.prediction.work.floors import (
     beyond_read,
     has_launch,
@@ -209,7 +209,24 @@ class Answers:
             bound_s=facts[:, 0],
             extrapolated=np.ones(len(facts), dtype=bool),
         )
+        if key == PRODUCT_KEY and model is not None:
+            found = self._no_faster_misaligned(facts, device, model, found)
         return self._no_faster_on_more_nodes(facts, device, found) if key == ALL_REDUCE_KEY else found
+
+    def _no_faster_misaligned(self, facts: Floats, device: DeviceSpec, model: Model, found: Batch) -> Batch:
+        """Products on matrix units whose rows are not aligned no faster than at their own sizes, where the device's
+        expert, or a twin's, learned from such: all points of a lattice are aligned.
+        """
+        if (expert := model.twin(device)) is None:
+            return found
+        values, names = features_of(PRODUCT_KEY, facts, device), names_of(PRODUCT_KEY)
+        bytes_, units = (values[:, names.index(name)] for name in (ALIGNED_BYTES, MATRIX_UNITS))
+        odd = (bytes_ < ALIGNED) & (bytes_ >= expert.low[names.index(ALIGNED_BYTES)]) & (units > 0)
+        rows = np.flatnonzero(odd & (familiarity(PRODUCT_KEY, expert, values) >= FAMILIAR))
+        if not len(rows):
+            return found
+        own = scattered(len(facts), [(rows, self._as_answered(PRODUCT_KEY, facts[rows], device))])
+        return own.where(own.time_s > found.time_s, found)  # NaN is not more
 
     def _no_faster_on_more_nodes(self, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
         """All-reduces no faster than among half the nodes, down to one: a rank sends no less."""

@@ -24,7 +24,7 @@ from rooflight.prediction.model.devices import (
     reached_bandwidth,
     reached_products,
 )
-from rooflight.prediction.model.model import Expert, Model, Spread
+from rooflight.prediction.model.model import TWINS, Expert, Model, Spread
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.smooth import MOST_ROWS, smooth
 from rooflight.prediction.model.trees import WAYS, Leaves, Way, answers_of_grown, grow, grow_small, lone
@@ -38,7 +38,6 @@ LEAST_ROWS: Final = 12
 FOLDS: Final = 3
 UNSEEN: Final = (-0.7, 0.7)
 """A factor of two: what to expect of a new device when only one was ever seen."""
-_TWINS: Final = 0.3  # from this likeness on
 _ONE_MORE: Final = 0.6
 """As a logarithm: by how much a device may be missed that is like none of those left out in turn."""
 _INTERVAL: Final = (0.05, 0.95)
@@ -268,7 +267,7 @@ def join(experts: Sequence[Expert], shown: Sequence[Shown]) -> Model:
     for each in asked:
         others = [expert for expert in experts if expert.device != each.shown.device.name]
         # a new device has no twin among those that were measured: how far off it is, twins do not tell
-        others = [one for one in others if likeness(each.traits, one.traits, key) < _TWINS] or others
+        others = [one for one in others if likeness(each.traits, one.traits, key) < TWINS] or others
         if others:
             answers = [each.answers[expert.device] for expert in others]
             if usual:

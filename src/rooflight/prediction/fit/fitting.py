@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.prediction.fit.experts import LEAST_ROWS, join, teach, teach_others, with_reached
-from rooflight.prediction.fit.few_rows import corrected, experts_beside
+from rooflight.prediction.fit.few_rows import ENOUGH_ALONE, corrected, experts_beside
 from rooflight.prediction.fit.refusals import refuse_constant, refuse_wrong_unit
 from rooflight.prediction.fit.rows import Shown, as_tables_time, grouped, joined, shown_by, together, with_launches
 from rooflight.prediction.lint.findings import Finding, beats_bound, left_out, lint_table, row_bounds
@@ -92,7 +92,7 @@ def _map_deaf(pool: ProcessPoolExecutor, *jobs: Any) -> Iterable[Any]:
 
 _LEAST_SHAPES: Final = 3
 _FEW: Final = 300
-"""Rows of tables that learn anew with those of sessions: of more, what few rows add is lost among them."""
+"""Rows of tables that learn anew with those of sessions, however few: of more, what few rows add is lost among them."""
 Progress = Callable[[str], None]
 Run = Callable[..., Iterable[Any]]
 """A map over jobs, here or in several processes."""
@@ -264,7 +264,8 @@ def _pooled(
     by_place = {each.place: each for each in ops}
     found = []
     for expert, shown in taught:
-        if len(shown) > _FEW or shown.place not in by_place:
+        more = by_place.get(shown.place)
+        if more is None or (len(shown) > _FEW and len(more) < ENOUGH_ALONE):
             found.append((expert, shown))
             continue
         whole = joined([shown, by_place.pop(shown.place)], shown.key)

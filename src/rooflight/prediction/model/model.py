@@ -27,8 +27,10 @@ from rooflight.prediction.work.facts import Floats
 from rooflight.prediction.work.features import features_of, names_of, over_bound, size_features, steady_features
 from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
 
-_FAMILIAR: Final = 0.8
+FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
+TWINS: Final = 0.3
+"""The likeness from which devices are nearly the same."""
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 
 
@@ -241,6 +243,13 @@ class Model:
         """That of a device, if there is one."""
         return next((each for each in self.experts if each.device == device.name), None)
 
+    def twin(self, device: DeviceSpec) -> Expert | None:
+        """The expert of a device, or of one that is nearly the same; None without."""
+        here = device_traits(device)
+        likely = [likeness(here, each.traits, self.key) + (each.device == device.name) for each in self.experts]
+        best = int(np.argmax(likely))
+        return self.experts[best] if likely[best] >= TWINS else None
+
     def saw_both(self, feature: str, device: DeviceSpec) -> bool:
         """Whether the device's own expert learned from rows with a feature and without."""
         expert, names = self.expert(device), names_of(self.key)
@@ -283,7 +292,7 @@ class Model:
         else:
             slowdown, known = expert.predict(self.key, values), expert.knows(self.key, values)
             low, high = expert.around(known, values)
-            strange = familiarity(self.key, expert, values) < _FAMILIAR
+            strange = familiarity(self.key, expert, values) < FAMILIAR
             if strange.any():
                 known &= ~strange
                 if len(self.experts) > 1:

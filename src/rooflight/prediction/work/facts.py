@@ -55,6 +55,7 @@ _COLLECTIVES: Final = frozenset(kind.value for kind in collectives.CollectiveKin
 _CONVOLUTIONS: Final = (CONVOLUTION_KEY, CONVOLUTION_BACKWARD_KEY)
 _FIRST_STEP: Final = "aten::_foreach_zero_+aten::_fused_"
 """What the names of a fused optimizer's first step begin with: it fills the states with zeros."""
+_SHIFT: Final = "rooflight::scale_and_shift"
 _NEGLIGIBLE: Final = 0.01
 _REDUCTIONS: Final = ("norm", "softmax", "sum", "mean", "arg", "max", "min", "logsumexp", "var", "prod", "loss")
 """What is in the names of ops that reduce."""
@@ -292,11 +293,16 @@ def _collective(work: Sequence[Costed]) -> _Found | None:
 
 def _rows(work: Sequence[Costed], main: Costed, bound_s: float) -> _Found:
     """What takes next to nothing, as counting a step does, makes no other kind of work of it."""
-    names = "+".join(dict.fromkeys(each.op.name for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
+    names = "+".join(dict.fromkeys(_name(each.op) for each in work if each.bound.time_s >= _NEGLIGIBLE * bound_s))
     key = _NOT_AS_NAMED + names if "attention" in names or names in _CONVOLUTIONS else names
     fresh = sum(_fresh_bytes(each.op) for each in work)
     tensors = sum(len(each.op.inputs) + len(each.op.outputs) for each in work)
     return key, (*_rows_and_width(main.op), fresh, tensors, *_layout(main.op))
+
+
+def _name(op: OpSignature) -> str:
+    """What work an op is: a batch norm with known means and variances reduces nothing."""
+    return _SHIFT if "_batch_norm" in op.name and op.attribute("training") is False else op.name
 
 
 def is_plain(key: str, facts: Floats) -> bool:
@@ -384,14 +390,17 @@ def _rows_and_width(op: OpSignature) -> tuple[float, float]:
 
 def _layout(op: OpSignature) -> tuple[float, float]:
     """Whether the last dimension of the largest tensor lies apart in memory; whether one half as large or more is
-    written or read in another order, as in a transposition that is written out.
+    written or read in another order, as in a transposition that is written out: half of that where only other
+    dimensions than the nearest change places, as heads do.
     """
     tensors = (*op.inputs, *op.outputs)
     if traits_of(op).over_lists or all(tensor.strides is None for tensor in tensors):
         return 0.0, 0.0
     largest = max(tensors, key=lambda tensor: tensor.numel)
-    near = {_nearest(tensor) for tensor in tensors if len(tensor.shape) > 1 and 2 * tensor.numel > largest.numel}
-    return float(_nearest(largest) != -1), float(len(near) > 1)
+    large = [each for each in tensors if len(each.shape) > 1 and 2 * each.numel > largest.numel]
+    near = {_nearest(tensor) for tensor in large}
+    orders = {_order(each) for each in large if len(each.shape) == len(largest.shape) and 0 not in (each.strides or ())}
+    return float(_nearest(largest) != -1), 1.0 if len(near) > 1 else 0.5 * (len(orders) > 1)
 
 
 def _nearest(tensor: TensorSpec) -> int:
@@ -404,9 +413,16 @@ def _nearest(tensor: TensorSpec) -> int:
     return -1 if nearest == last else nearest
 
 
+def _order(tensor: TensorSpec) -> tuple[int, ...]:
+    """Its dimensions of several entries, from those that lie farthest apart in memory to the nearest."""
+    dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+    strides = tensor.strides
+    return tuple(dims if strides is None else sorted(dims, key=lambda dim: (-strides[dim], dim)))
+
+
 def normalized_rows(op: OpSignature) -> float | None:
-    """Over how many pieces of its input an op takes means and variances, each in one block of threads: rows of a layer
-    norm, groups of each entry of the batch, channels. None for other ops.
+    """Over how many pieces of its input an op takes means and variances, or their gradients, each in one block of
+    threads: rows of a layer norm, groups of each entry of the batch, channels. None for other ops.
     """
     x = op.inputs[0] if op.inputs else None
     if x is None or not x.numel or len(x.shape) < 2:
@@ -414,10 +430,10 @@ def normalized_rows(op: OpSignature) -> float | None:
     if op.name == "aten::native_layer_norm":
         over = op.attribute("normalized_shape")
         return x.numel / max(1, prod(over)) if isinstance(over, tuple | list) and over else None
-    if op.name == "aten::native_group_norm":
+    if op.name.startswith("aten::native_group_norm"):
         groups = op.attribute("group")
         return x.shape[0] * groups if isinstance(groups, int) and groups else None
-    return x.shape[1] if op.name == "aten::native_batch_norm" else None
+    return x.shape[1] if "_batch_norm" in op.name and _name(op) == op.name else None
 
 
 def _fresh_bytes(op: OpSignature) -> int:

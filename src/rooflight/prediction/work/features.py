@@ -18,7 +18,8 @@ from rooflight.prediction.work.floors import cache_bytes
 _TILES: Final = ((128, 256), (256, 128), (128, 128), (64, 64))
 """Blocks of the result that one unit of a GPU computes at a time; libraries do not report which of them they take."""
 _ALIGNED: Final = 512
-_ACCESS: Final = 4.0  # log2 of the 16 bytes that one access of a thread loads
+ALIGNED: Final = 4.0  # log2 of the 16 bytes that one access of a thread loads
+ALIGNED_BYTES: Final = "align bytes"
 _LARGEST_WHOLE: Final = float(1 << 62)  # sizes are floats: larger ones fit no integer
 _PADDED: Final = 32  # attention kernels round a head up to such a width
 _CHANNELS, _DEPTH = 64, 32  # of a block of a convolution's result that a unit computes at a time
@@ -71,7 +72,7 @@ def names_of(key: str) -> tuple[str, ...]:
     match kind_of(key):
         case WorkKind.PRODUCT:
             sizes = ("log b", "log m", "log n", "log k", "log m n", "log m k", "log n k")
-            aligned = ("align m", "align n", "align k", "align bytes")
+            aligned = ("align m", "align n", "align k", ALIGNED_BYTES)
             fills = tuple(f"filled {which}{a}x{b}" for a, b in _TILES for which in ("", "other "))
             return (*common, *sizes, *aligned, "left", "right", "log waves", "log other waves", *fills, MATRIX_UNITS)
         case WorkKind.ATTENTION:
@@ -102,8 +103,11 @@ _NO_SIZES: Final = (
 
 
 def size_features(key: str) -> tuple[int, ...]:
-    """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align."""
-    return tuple(place for place, name in enumerate(names_of(key)) if not name.startswith(_NO_SIZES))
+    """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align,
+    but to how many bytes their rows do.
+    """
+    names = names_of(key)
+    return tuple(at for at, name in enumerate(names) if name == ALIGNED_BYTES or not name.startswith(_NO_SIZES))
 
 
 def steady_features(key: str) -> tuple[int, ...]:
@@ -136,7 +140,7 @@ def _aligned_bytes(fact: Mapping[str, Floats], m: Floats, n: Floats, k: Floats) 
     fewer, libraries take kernels that are several times slower (of 50,257 columns in bf16, on an H200, eight times).
     """
     left, right = np.where(fact["left"] > 0, m, k), np.where(fact["right"] > 0, k, n)
-    return np.asarray(np.minimum(np.minimum(np.minimum(left, right), n) + _log(fact["item"]) / np.log(2), _ACCESS))
+    return np.asarray(np.minimum(np.minimum(np.minimum(left, right), n) + _log(fact["item"]) / np.log(2), ALIGNED))
 
 
 def _on_matrix_units(fact: Mapping[str, Floats], device: DeviceSpec) -> Floats:
