@@ -1,4 +1,4 @@
-"""Replaces what the pages show of commands by what the commands print today: python docs/refresh.py [--measured].
+"""Replaces what the pages show of commands by what the commands print today: docs/refresh.py [--measured] [PAGE ...].
 
 A block of a page begins with ``$ `` and the command. ``BLOCKS`` lists these commands and which parts of what they print
 the page shows; each part that it leaves out is marked by a line with an ellipsis. Without ``--measured``, the script
@@ -24,7 +24,8 @@ class Block:
     """A command, a page that shows it, and the parts of a report that the page shows.
 
     A part is a paragraph, or a single note, and is named by how it begins. Without ``parts`` all are shown. ``rows``
-    limits the lines of every part.
+    limits the lines of every part. ``round``: the command runs ``train.py``, which is ``FIRST_HOUR`` after so many of
+    the changes that the page makes to it, and what is shown is its standard error.
     """
 
     page: str
@@ -32,6 +33,7 @@ class Block:
     parts: tuple[str, ...] = ()
     rows: int = 100
     measured: bool = False
+    round: int | None = None
 
 
 GRPO = "python examples/grpo_loop.py --rl-enable-sol-tracking --rl-sol-report-interval 10"
@@ -41,6 +43,7 @@ DRAFT = (
     "rooflight profile-decode llama-tiny --batch 1 --prompt 128 --new 256 "
     "--draft self:2 --acceptance 0.8 --run-name draft"
 )
+FIRST_HOUR = ROOT / "examples" / "first_hour.py"
 PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB"
 
 BLOCKS = (
@@ -89,6 +92,16 @@ BLOCKS = (
         rows=16,
         measured=True,
     ),
+    *(
+        Block(
+            page="docs/guide/first_hour.md",
+            command=f"rooflight run --save round{number}.session train.py",
+            parts=(*(("A step is",) if number in (0, 3) else ()), "mean iteration", "unequal steps", "Layers"),
+            measured=True,
+            round=number,
+        )
+        for number in range(4)
+    ),
     Block(
         page="docs/reference/memory.md",
         command="rooflight analyze gpt2 --small --step train --device H100-SXM5-80GB --top 3",
@@ -97,8 +110,28 @@ BLOCKS = (
 )
 
 
-def printed(command: str) -> str:
-    """What a command prints. Its devices have the roofs of their datasheets: the folder of calibrations is empty."""
+def rounds(page: str) -> list[str]:
+    """The script ``FIRST_HOUR``, and the same after each of the diffs in a page. Lines ``…`` part what lies apart.
+
+    Raises ValueError where the lines that a diff replaces do not stand in the script once.
+    """
+    texts = [FIRST_HOUR.read_text()]
+    for diff in re.findall(r"^```diff\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
+        text = texts[-1]
+        for hunk in re.split(r"^…\n", diff, flags=re.MULTILINE):
+            lines = hunk.splitlines(keepends=True)
+            old, new = ("".join(line[1:] for line in lines if line[0] in kept) for kept in (" -", " +"))
+            if text.count(old) != 1:
+                raise ValueError(f"not once in the script of round {len(texts)}:\n{old}")
+            text = text.replace(old, new)
+        texts.append(text)
+    return texts
+
+
+def printed(block: Block) -> str:
+    """What a command prints. Its devices have the roofs of their datasheets: the folder of calibrations is empty, but
+    for a script, which is run on a machine that was calibrated.
+    """
     with tempfile.TemporaryDirectory() as folder:
         programs = Path(folder) / "bin"
         programs.mkdir()
@@ -110,14 +143,19 @@ def printed(command: str) -> str:
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
-            "ROOFLIGHT_CACHE": folder,
             "COLUMNS": "132",
             "PYTHONIOENCODING": "utf-8",
         }
-        done = subprocess.run(
-            command, shell=True, cwd=ROOT, env=variables, stdout=subprocess.PIPE, text=True, check=True
-        )
-    return done.stdout
+        if block.round is None:
+            place, shown_there = ROOT, "stdout"
+            variables["ROOFLIGHT_CACHE"] = folder
+        else:
+            place, shown_there = Path(folder), "stderr"
+            (place / "train.py").write_text(rounds((ROOT / block.page).read_text())[block.round])
+            variables |= {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/compiled", "COLUMNS": "100"}
+        streams = {shown_there: subprocess.PIPE}
+        done = subprocess.run(block.command, shell=True, cwd=place, env=variables, text=True, check=True, **streams)
+    return str(getattr(done, shown_there))
 
 
 def parts_of(text: str) -> list[str]:
@@ -150,16 +188,16 @@ def replaced(page: str, block: Block, text: str) -> str:
     return pattern.sub(lambda found: found[1] + shown(block, text), page)
 
 
-def main(*, measured: bool) -> None:
-    """Replace the blocks of all pages, after each command has run once."""
-    blocks = [block for block in BLOCKS if block.measured is measured]
-    texts = {command: printed(command) for command in dict.fromkeys(block.command for block in blocks)}
+def main(pages: list[str], *, measured: bool) -> None:
+    """Replace the blocks of the pages, or of all, after each command has run once."""
+    blocks = [block for block in BLOCKS if block.measured is measured and (not pages or block.page in pages)]
+    texts = {command: printed(block) for command, block in {block.command: block for block in blocks}.items()}
     for block in blocks:
         path = ROOT / block.page
         path.write_text(replaced(path.read_text(), block, texts[block.command]))
-    if measured:
-        printed("python docs/pictures/draw.py gpt2 docs/pictures/gpt2.svg")
+    if measured and not pages:
+        printed(Block(page="README.md", command="python docs/pictures/draw.py gpt2 docs/pictures/gpt2.svg"))
 
 
 if __name__ == "__main__":
-    main(measured="--measured" in sys.argv[1:])
+    main([word for word in sys.argv[1:] if word != "--measured"], measured="--measured" in sys.argv[1:])

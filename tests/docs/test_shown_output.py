@@ -14,12 +14,12 @@ _SPEC = importlib.util.spec_from_file_location("refresh", ROOT / "docs" / "refre
 refresh = sys.modules["refresh"] = importlib.util.module_from_spec(_SPEC)  # dataclasses look it up there
 _SPEC.loader.exec_module(refresh)
 
-COMPUTED = sorted({block.command for block in refresh.BLOCKS if not block.measured})
+COMPUTED = {block.command: block for block in refresh.BLOCKS if not block.measured}
 
 
-@pytest.mark.parametrize("command", COMPUTED, ids=lambda command: " ".join(command.split()[:3]))
+@pytest.mark.parametrize("command", sorted(COMPUTED), ids=lambda command: " ".join(command.split()[:3]))
 def test_pages_show_what_the_command_prints(command):
-    text = refresh.printed(command)
+    text = refresh.printed(COMPUTED[command])
     for block in refresh.BLOCKS:
         if block.command == command:
             page = (ROOT / block.page).read_text()
