@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import rooflight as rl
 
@@ -94,3 +95,17 @@ def test_a_router_is_taken_as_balanced(tmp_path):
     assert rows == {4096 * 2 // 8}  # of two experts for each token, an eighth is each one's
     assert found["totals"]["matrix_flops"] == 791_012_179_968  # as recorded on an H100, whose router is not even
     assert any(row["answer"] == "chooses 0.125 of all: balanced" for row in found["run"]["assumed"])
+
+
+def test_a_block_mask_made_of_documents_hides_what_it_hides(tmp_path):
+    """1,024 tokens in two documents: of the blocks that are not full each pair is asked for."""
+    text = (SCRIPTS / "flex_documents.py").read_text().replace("8192", "1024")
+    (tmp_path / "short.py").write_text(text)
+    session, _, _ = run_on(tmp_path, tmp_path / "short.py")
+    (forward,) = {op for op in session.signatures if op.name == "higher_order::flex_attention"}
+    hidden, every, *_ = forward.attribute("hidden")
+    place = torch.arange(1024)
+    documents = (place % 602 == 0).cumsum(0)  # the third step's
+    shown = (documents[:, None] == documents) & (place[:, None] >= place)
+    assert every == 1024**2
+    assert every - hidden == int(shown.sum())

@@ -65,6 +65,7 @@ class Child:
         import torch
 
         from rooflight.capture.record.composites import route_composites
+        from rooflight.capture.record.constants import know_fakes
         from rooflight.capture.run import hooks as run_hooks
         from rooflight.capture.run.finder import StepFinder
         from rooflight.records.timeline import StepKind
@@ -79,6 +80,7 @@ class Child:
         groups.install(self.mode, ranks, wanted.rank)
         absent.install(self.mode, self)
         route_composites(always=True)
+        know_fakes(self.mode.values.of)
         program = wanted.program
         only = StepKind(program.only) if program.only else None
         self.finder = StepFinder(skip=program.skip, only=only, named=program.named)

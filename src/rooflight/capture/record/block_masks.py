@@ -7,12 +7,13 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.records.signature import HIDDEN, SCORED, AttributeValue
 
 FLEX: Final = "higher_order::flex_attention"
 _MOST_PAIRS: Final = 1 << 24  # that are asked one by one whether they are hidden
-_FIELDS: Final = 17  # of a block mask, as the op takes it
+_FIELDS: Final = 13  # of a block mask, as the op takes it: torch 2.11 has so many, 2.13 four more before the last three
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def hidden_by_blocks(
     from torch.nn.attention.flex_attention import _identity, noop_mask
 
     scored = ((SCORED, True),) if callable(args[3]) and args[3] is not _identity else ()
-    mask = next((each for each in args if isinstance(each, tuple) and len(each) == _FIELDS), None)
+    mask = next((each for each in args if isinstance(each, tuple) and len(each) >= _FIELDS), None)
     if mask is None:
         return scored
     num_queries, num_keys, *tables = mask[:6]
@@ -52,8 +53,12 @@ def hidden_by_blocks(
     keys = key * columns + torch.arange(min(columns, num_keys))
     visible = None
     if key.numel() * queries.shape[1] * keys.shape[2] <= _MOST_PAIRS:
+        place = "cpu" if args[0].is_meta else args[0].device
+        asked = (entry, head, queries.clamp(max=num_queries - 1), keys.clamp(max=num_keys - 1))
         with suppress(Exception):  # of the program's own function, which may take single numbers only
-            visible = shows(entry, head, queries.clamp(max=num_queries - 1), keys.clamp(max=num_keys - 1)).cpu()
+            visible = shows(*(each.to(place) for each in asked)).cpu()
+    if isinstance(visible, FakeTensor):  # of values that are not known
+        visible = None
     if visible is None:
         pairs += key.numel()
         seen |= partial.flatten(0, -2).any(0).repeat_interleave(lengths[1])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import prod
@@ -103,6 +103,14 @@ class _Made:
         return _flat(out)
 
 
+_of_fakes: Final[list[Callable[[torch.Tensor], torch.Tensor | None]]] = [lambda _: None]
+
+
+def know_fakes(values: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+    """What fake tensors hold is told by ``values`` from here on, None where it is not known."""
+    _of_fakes[0] = values
+
+
 class _UnknownError(Exception):
     """What a tensor holds is not known."""
 
@@ -171,7 +179,8 @@ class Constants:
     def _around_blocks(self, tape: Tape, reader: Callable[..., None]) -> Callable[..., None]:
         def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
             reader(args, kwargs, out, context)
-            with plainly():
+            fake = isinstance(args[0], FakeTensor)  # the mode that knows its values is to see what the mask computes
+            with nullcontext() if fake else plainly():
                 if hidden := hidden_by_blocks(args, self._count):
                     tape.refine(hidden)
 
@@ -195,7 +204,10 @@ class Constants:
 
     def _count(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The elements of a tensor of a block mask, which has values or is constant; None of others."""
-        if not tensor.is_meta and not isinstance(tensor, FakeTensor):
+        if isinstance(tensor, FakeTensor):
+            known: torch.Tensor | None = _of_fakes[0](tensor)
+            return known
+        if not tensor.is_meta:
             return None if tensor.is_cuda and torch.cuda.is_current_stream_capturing() else tensor.detach().cpu()
         view = self._view(tensor)
         return None if view is None else _looked_at(view.values)
