@@ -5,7 +5,7 @@
 # on an H100 and an H200 (benchmarks/gpu/op_mix.py); and from KernelBench's programs, whose wall times are divided among their ops by
 # a first, coarser fit.
 # FOLDER, by default src/rooflight/prediction/shipped, is replaced. The models' errors go to
-# benchmarks/results/shipped_models.csv (FOLDER.csv); what the command prints belongs on docs/reference/shipped_models.md.
+# benchmarks/results/shipped_models.csv (FOLDER.csv); what the command prints belongs on docs/reference/accuracy.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 shipped=${1:-src/rooflight/prediction/shipped}

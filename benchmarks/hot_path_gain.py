@@ -1,7 +1,7 @@
 """What ``enable_hot_path_detection()`` alone gains, beside ``torch.compile`` placed by hand: the four workloads and
 loops of functions.
 
-    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--rounds 3] [--page FILE]
+    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--rounds 3] [--csv]
 
 Each loop runs in three processes with empty caches: eager, compiled by hand, and with the detection on, which is told
 nothing. First each runs alone until it is warm: the one with the detection until all is decided, or for ``--seconds``.
@@ -277,7 +277,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--turns", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--page", type=Path)
+    parser.add_argument("--csv", action="store_true", help="write benchmarks/results/notes/hot_paths_detected.csv")
     parser.add_argument("--child")
     given = parser.parse_args()
     if given.child:
@@ -296,11 +296,12 @@ def main() -> None:
         f"of ops of {found['eager_us_per_op']:.2f} µs"
     )
     print("\n".join(lines[-4:]))
-    if given.page is not None:
-        text = given.page.read_text()
-        start, end = "<!-- detected -->\n", "<!-- end of detected -->"
-        before, after = text.index(start) + len(start), text.index(end)
-        given.page.write_text(text[:before] + "\n".join(lines) + "\n" + text[after:])
+    if given.csv:
+        sys.path.insert(0, str(Path(__file__).parent))
+        from csv_results import write_csv
+
+        rows = [line.strip("| ").split(" | ") for line in lines[2:] if line.startswith("| ")]
+        write_csv("notes/hot_paths_detected", heads, rows)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Does ``rooflight.hot`` keep its promises? 16 loops, against eager and against a torch.compile placed by hand.
 
-    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 4] [--seconds 40] [--page docs/lab/hot_paths.md]
+    python benchmarks/hot_paths.py [--loops NAME ...] [--steady 4] [--seconds 40] [--csv]
 
 Each loop runs in a process of its own, with an empty cache of Inductor's. *Long*: with ``expected_runs=10_000_000`` the
 loop runs until all its calls are decided, or for ``--seconds``. Then three instances run in turns, one timed iteration
@@ -245,7 +245,7 @@ def main() -> None:
     parser.add_argument("--loops", nargs="*")
     parser.add_argument("--steady", type=float, default=4.0)
     parser.add_argument("--seconds", type=float, default=40.0)
-    parser.add_argument("--page", type=Path)
+    parser.add_argument("--csv", action="store_true", help="write benchmarks/results/notes/hot_paths.csv")
     parser.add_argument("--child")
     given = parser.parse_args()
     if given.child == "costs":
@@ -256,6 +256,7 @@ def main() -> None:
         print(json.dumps(measured(name, given.steady, given.seconds, hand_first=first == "hand-first")))
         return
     sys.path.insert(0, str(Path(__file__).parent))
+    from csv_results import write_csv
     from hot_loops import LOOPS
 
     heads = ("loop", "eager", "by hand", "hot", "kept", "compiling", "until decided", "what", "of known length")
@@ -267,12 +268,8 @@ def main() -> None:
     for what, value in in_process(["--child", "costs"]).items():
         lines.append(f"\n{what}: {value:.3f}" if isinstance(value, float) else f"\n{what}: {value}")
         print(lines[-1])
-    if given.page is not None:
-        text = given.page.read_text()
-        start, end = "<!-- table -->\n", "<!-- end of table -->"
-        given.page.write_text(
-            text[: text.index(start) + len(start)] + "\n".join(lines) + "\n" + text[text.index(end) :]
-        )
+    if given.csv:
+        write_csv("notes/hot_paths", heads, [line.strip("| ").split(" | ") for line in lines[2:] if line[0] == "|"])
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ with at most 6,000 rows a kind. *few*: the same with the shipped experts of the 
 device itself (``few_rows.py``). Errors are mean absolute percentages of raw measurements. *holds* is the share of raw
 measurements in the 90 % interval, *faster* the share that is faster than the bound.
 Rows that rooflight lint flags, and columns that a fit leaves out, are neither learned from nor scored. A run replaces
-in SCORES.json what it scores and keeps the rest; ``--markdown`` prints the tables of docs/lab/prediction_errors.md
+in SCORES.json what it scores and keeps the rest; ``--markdown`` prints the tables of docs/lab/predictions.md
 and writes the files of benchmarks/results that it links.
 """
 
