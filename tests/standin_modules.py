@@ -104,6 +104,22 @@ class GroupedLinear(nn.Module):
         return unknown((len(inp), len(self.weight0)), inp, *self.parameters())
 
 
+class SingleGroupedLinear(nn.Module):
+    """Transformer Engine's with ``single_grouped_weight``: the weights of all experts in one parameter."""
+
+    def __init__(self, experts: int, *shape: int) -> None:
+        super().__init__()
+        self.num_gemms = experts
+        self.weight = nn.Parameter(torch.randn(*shape))
+
+    def forward(self, inp: torch.Tensor, m_splits: list[int]) -> torch.Tensor:
+        outputs = self.weight.numel() // self.num_gemms // inp.shape[-1]
+        return unknown((len(inp), outputs), inp, *self.parameters())
+
+
+SingleGroupedLinear.__name__ = "GroupedLinear"
+
+
 class FusedLayerNorm(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()

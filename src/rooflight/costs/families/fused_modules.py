@@ -184,7 +184,7 @@ def linear(call: ModuleCall) -> ModuleWork | None:
         return None
     given = call.arguments.get("weight")  # Megatron passes that of the embedding to its output layer
     weights = [given] if isinstance(given, Operand) else _matrices(call, "weight")
-    bias = None if call.setting("te_return_bias") or call.setting("skip_bias_add") else call.parameters.get("bias")
+    bias = None if call.setting("skip_bias_add") else _bias(call)
     return _products(call, call.inputs[0], weights, bias, call.outputs[0])
 
 
@@ -196,8 +196,7 @@ def layer_norm_linear(call: ModuleCall) -> ModuleWork | None:
     x, out = call.inputs[0], call.outputs[0]
     normed = _intermediate(call, x)
     norm = norm_ops(call, x, normed, "layer_norm_")
-    bias = None if call.setting("te_return_bias") else call.parameters.get("bias")
-    product = _products(call, normed, _matrices(call, "weight"), bias, out)
+    product = _products(call, normed, _matrices(call, "weight"), _bias(call), out)
     if norm is None or product is None:
         return None
     return ModuleWork(forward=[*norm.forward, *product.forward], backward=[*product.backward, *norm.backward])
@@ -258,12 +257,17 @@ def _intermediate(call: ModuleCall, like: Operand) -> Operand:
 
 
 def _matrices(call: ModuleCall, name: str) -> list[Operand]:
-    """The weights [n, k] of a layer; it may keep several, under names that say what for."""
+    """The weights [n, k] of a layer, that of all experts as [experts n, k]; several have names that say what for."""
     return [
-        parameter
+        parameter if len(parameter.shape) == 2 else parameter.viewed(prod(parameter.shape[:2]), parameter.shape[2])
         for key, parameter in call.parameters.items()
-        if name in key and "norm" not in key and len(parameter.shape) == 2
+        if name in key and "norm" not in key and len(parameter.shape) in (2, 3)
     ]
+
+
+def _bias(call: ModuleCall) -> Operand | None:
+    """The bias, None where it is returned beside the output: Megatron's wrappers say so on their own too."""
+    return None if call.setting("te_return_bias") or call.setting("return_bias") else call.parameters.get("bias")
 
 
 def _products(
@@ -277,7 +281,8 @@ def _products(
     rows = max(
         prod(x.shape[:-1]), prod(out.shape[:-1])
     )  # sequence parallelism gathers rows before, or scatters them after
-    width = weight.shape[0] if len(weights) == 1 else out.shape[-1]
+    experts = int(call.setting("num_gemms", 1))
+    width = weight.shape[0] // experts if len(weights) == 1 else out.shape[-1]
     dtype = _operand_dtype(call) or x.dtype
     x_read, weight_read = x.viewed(rows, x.shape[-1], dtype=dtype), weight.viewed(*weight.shape, dtype=dtype)
     product = out.viewed(rows, width)
