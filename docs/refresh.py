@@ -46,50 +46,35 @@ DRAFT = (
 FIRST_HOUR = ROOT / "examples" / "first_hour.py"
 PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB"
 
+STEP = "rooflight analyze gpt2 --step train --batch 8 --seq 1024 --device H100-SXM5-80GB --predict --top 4"
+DECODED = ("Decode steps", "381 steps", "Model bucket", "! Other programs")
+
 BLOCKS = (
+    Block(page="README.md", command=STEP, parts=("These ops", "Waterfall", "Top operations"), rows=6),
     Block(
         page="README.md",
-        command="rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --step train --batch 1 --seq 8192 --top 5",
-        parts=("Speed", "model ", "Waterfall", "By phase", "By layer type", "! The step does not fit", "These ops"),
+        command="rooflight run --save round0.session train.py",
+        parts=("mean iteration", "Layers"),
+        rows=6,
+        measured=True,
+        round=0,
     ),
-    Block(page="README.md", command=PREDICT),
-    Block(page="README.md", command="rooflight devices show H100-SXM5-80GB", parts=("H100", "Figures"), rows=8),
-    Block(page="README.md", command=GRPO, parts=("By phase",), measured=True),
+    Block(page="docs/guide/analyze.md", command=STEP, parts=("Speed", "These ops", "Waterfall", "By layer")),
+    Block(page="docs/guide/inference.md", command=DECODE, parts=DECODED, measured=True),
+    Block(page="docs/guide/inference.md", command=f"{DRAFT} --all", parts=("Speculative decoding\n",), measured=True),
     Block(
-        page="README.md",
-        command=DECODE,
-        parts=("Decode steps", "381 steps", "Model bucket", "! Other programs"),
+        page="docs/guide/explain.md",
+        command=EXPLAIN,
+        parts=("Dynamo: graph breaks", "Dynamo: recompiles"),
+        rows=7,
         measured=True,
     ),
-    Block(
-        page="docs/guide/inference.md",
-        command=f"{DECODE} --all",
-        parts=(
-            "Decode steps",
-            "381 steps",
-            "model ",
-            "Global summary",
-            "Engine bucket",
-            "Decode-length",
-            "Serving: latency",
-            "Steps beside",
-            "! Other programs",
-        ),
-        measured=True,
-    ),
-    Block(
-        page="docs/guide/inference.md",
-        command=f"{DRAFT} --all",
-        parts=("Engine bucket", "Speculative decoding", "Speed-up by batch", "! Other programs", "! Drafted"),
-        measured=True,
-    ),
-    Block(page="docs/guide/explain.md", command=EXPLAIN, rows=12, measured=True),
-    Block(page="docs/guide/prediction.md", command=PREDICT),
+    Block(page="docs/guide/predict.md", command=PREDICT),
     Block(
         page="docs/guide/tracking.md",
         command=GRPO,
-        parts=("Speed", "device ", "Waterfall", "By phase", "By layer", "By function", "Top 10", "The step took"),
-        rows=16,
+        parts=("The step took", "By phase", "By layer"),
+        rows=9,
         measured=True,
     ),
     *(

@@ -264,7 +264,7 @@ def test_finding_one_device_reads_its_family_only():
 
 
 def test_the_example_in_the_documentation_is_valid(tmp_path):
-    documentation = Path(__file__).parents[2] / "docs" / "guide" / "devices.md"
+    documentation = Path(__file__).parents[2] / "docs" / "reference" / "devices.md"
     example = documentation.read_text(encoding="utf-8").partition("```toml\n")[2].partition("```")[0]
     path = tmp_path / "abacus-3000.toml"
     path.write_text(example)

@@ -36,7 +36,8 @@ from rooflight.workloads.outputs import Difference
 
 HERE = Path(__file__).parent
 SEEDS = Path(os.environ.get("ROOFLIGHT_DATA", HERE.parents[2] / "shared" / "data")).parent / "seeds"
-DOCUMENT = (HERE.parents[1] / "docs" / "reference" / "pages.md").read_text()
+REFERENCE = HERE.parents[1] / "docs" / "reference"
+DOCUMENT = (REFERENCE / "pages.md").read_text()
 CODE = dict(re.findall(r"^## ([\d.]+)\n\n```\w*\n(.*?)^```$", (HERE / "pages_code.txt").read_text(), re.M | re.S))
 NAMES = re.findall(r"^\| `(.+?)` \| `(.*?)` \|$", DOCUMENT.partition("## Names")[2].partition("\n## ")[0], re.M)
 
@@ -90,7 +91,7 @@ def shell(tmp_path):
 
 
 def test_the_code_is_the_pages_and_every_block_has_a_row():
-    rows = re.findall(r"^\| (\d{3}\.\d+) \|", DOCUMENT, re.M)
+    rows = [row["block"] for row in csv.DictReader((REFERENCE / "pages_blocks.csv").read_text().splitlines())]
     tests = Path(__file__).read_text()
     assert all(f'"{block}"' in tests for block in CODE)
     assert set(CODE) <= set(rows)

@@ -73,7 +73,7 @@ _DOUBLED: Final = log(2.0) + 1e-6
 _MEASURED: Final = frozenset({ALL_REDUCE_KEY, CollectiveKind.SEND.value})
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
-(docs/reference/prediction_models.md).
+(docs/concepts/prediction.md).
 """
 
 

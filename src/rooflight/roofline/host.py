@@ -43,7 +43,7 @@ UNITS: Final = {
     "aten::_local_scalar_dense": 1.0,
 }
 """Host time of an eager call, where that of a pointwise op, launch included, is 1. The ratios are those of measured
-programs on five machines whose hosts differ by a factor of 3 (docs/reference/prediction_models.md); a machine scales
+programs on five machines whose hosts differ by a factor of 3 (docs/concepts/prediction.md); a machine scales
 them all.
 """
 _VIEW, _PRODUCT, _CONVOLUTION, _LIST, _ENTRY, _OTHER = 0.34, 2.1, 3.8, 2.0, 0.1, 1.0

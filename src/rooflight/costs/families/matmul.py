@@ -1,7 +1,7 @@
 """Products of dense matrices and vectors.
 
 Conventions: 2 FLOPs per multiply-add on the matrix unit, at the peak of the first operand's dtype; a complex
-multiply-add is 4 real ones, as cuBLAS's cgemm and MKL's compute it (docs/reference/numbers.md). A bias added in the
+multiply-add is 4 real ones, as cuBLAS's cgemm and MKL's compute it (docs/reference/formulas.md). A bias added in the
 epilogue is one vector FLOP per element of the result, an activation applied there one more. With ``beta=0`` nothing is
 added, and the first argument is not read; with ``alpha=0`` nothing is multiplied, and the others are not.
 

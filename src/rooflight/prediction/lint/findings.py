@@ -1,4 +1,4 @@
-"""Which rows of measured tables cannot be true, or are not like the rows around them. See docs/guide/lint.md."""
+"""Which rows of measured tables cannot be true, or are not like the rows around them. See docs/reference/tables.md."""
 
 from __future__ import annotations
 

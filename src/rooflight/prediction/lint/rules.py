@@ -1,4 +1,4 @@
-"""The rules by which lint suspects rows: arrays in, arrays out. docs/guide/lint.md has the reasons for thresholds."""
+"""The rules by which lint suspects rows: arrays in, arrays out. Reasons for thresholds: docs/reference/tables.md."""
 
 from __future__ import annotations
 
