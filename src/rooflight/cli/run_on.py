@@ -115,7 +115,8 @@ def run_elsewhere(program: Program, asked: ElsewhereOptions, devices: Sequence[D
     saved.unlink(missing_ok=True)
     code = _wait(wanted.command())
     if not saved.is_file():
-        raise RuntimeError(f"{program.target} ended without a session (exit code {code}): see its output above")
+        how = f"was killed by signal {-code}, as where memory runs out" if code < 0 else f"ended with exit code {code}"
+        raise RuntimeError(f"{program.target} {how}, and left no session: see its output above")
     return load(saved)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rooflight.capture.run.elsewhere import NOT_HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.sessions import analyze, predicted
 from rooflight.prediction.gain.gain import predicted_gain
@@ -13,7 +14,7 @@ from rooflight.prediction.predictor import Predictor
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
-from rooflight.records.timeline import Assumed, OnDevice, Run, VirtualRun
+from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_shortage
 from rooflight.roofline.network import Collective
@@ -28,8 +29,11 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     run = session.run
     assert run is not None
     assert run.virtual is not None
-    if run.step is None or not len(session):
-        return replace(report_of(analyze(session, devices[0].name)), conclusion=_nothing(run))
+    if run.step is None or not len(session) or session.environment.get("device_kind") != "meta":
+        report = replace(report_of(analyze(session, devices[0].name)), conclusion=_nothing(run, devices))
+        return replace(
+            report, brief=replace(report, facts=(), tables=tuple(_assumed(run.assumed)), series=(), notes=())
+        )
     predictor = Predictor()
     analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
     rows = tuple(row_of(each, run.virtual) for each in analyses)
@@ -37,7 +41,7 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     report = in_brief(report_of(first), path)
     assert report.brief is not None
     tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
-    notes = (*report.brief.notes, *_notes(first, run.virtual, run.assumed))
+    notes = (*report.brief.notes, *_notes(run.virtual, run.assumed))
     brief = replace(report.brief, tables=tables, notes=notes, conclusion=conclusion(run, rows, analyses))
     return replace(report, brief=brief, conclusion=brief.conclusion, tables=(_devices(rows), *report.tables))
 
@@ -76,6 +80,10 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
     """How long a step takes on each device, and whether it fits."""
     assert run.step is not None
     found = [f"A step is one call of {run.step.name} ({run.step.where})."] if run.step.where else []
+    if run.exit_code and run.step.count == 1 and run.step.kind in (StepKind.MODULE, StepKind.BACKWARD):
+        found = [
+            f"{run.script} ended with exit code {run.exit_code} in its first step: what follows is of a part of it."
+        ]
     for row, analysis in zip(rows, analyses, strict=True):
         time_s = row.compiled_s or row.step_s
         many = f"{row.gpus} " if row.gpus > 1 else ""
@@ -102,8 +110,15 @@ def _nearest_change(analysis: Analysis, gpus: int) -> str:
     return " Fewer tokens or images a step, and states sharded over more GPUs (FSDP), would fit."
 
 
-def _nothing(run: Run) -> str:
+def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
+    """Why nothing is said of the devices."""
     ended = f" and ended with exit code {run.exit_code}" if run.exit_code else ""
+    missing = next((each for each in run.assumed if each.answer == NOT_HERE), None)
+    if missing is not None and run.exit_code:
+        return f"{run.script} needs {missing.what} ({missing.where}): it{ended[4:]} before a step was found."
+    if run.step is not None:
+        names = " or ".join(device.name for device in devices)
+        return f"{run.script} put nothing on the GPU: its steps run on the CPU, and would take no less on {names}."
     return f"No step was found in {run.script}: it made {run.seen}{ended}."
 
 
@@ -164,12 +179,10 @@ def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
         )
 
 
-def _notes(analysis: Analysis, virtual: VirtualRun, assumed: Sequence[Assumed]) -> Iterator[str]:
+def _notes(virtual: VirtualRun, assumed: Sequence[Assumed]) -> Iterator[str]:
     more = len(assumed) - _FEW
     if more > 0:
         yield f"{count_of(more, 'other answer')} were assumed too: --json has all."
     if virtual.compiled:
         times = count_of(virtual.compiled, "time")
         yield f"torch.compile was called {times}: the program was recorded as it is written."
-    if analysis.session.environment.get("device_kind") != "meta":
-        yield "The script used no GPU: it was recorded on this machine's CPU."

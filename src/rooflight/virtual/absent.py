@@ -1,19 +1,44 @@
-"""What is not there: compilers, and libraries that are built for CUDA."""
+"""What is not there: compilers, other processes' GPUs, and libraries that are built for CUDA."""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Final
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.capture.run.callers import calling_line, imported_by_user
+from rooflight.capture.run.elsewhere import NOT_HERE
+from rooflight.capture.run.hooks import WhenImported
 from rooflight.virtual.mode import VirtualMode
+
+_BUILT_FOR_CUDA: Final = (
+    "apex", "amp_C", "bitsandbytes", "causal_conv1d", "cupy", "deep_ep", "deep_gemm", "flashinfer", "mamba_ssm",
+    "transformer_engine", "transformer_engine_torch", "xformers",
+)  # fmt: skip
 
 
 def install(mode: VirtualMode, child: Any) -> None:
     """Let a script go on without them, for the rest of the process."""
-    del mode
     _compile(child)
+    _when_imported("torch.utils.cpp_extension", _refuse_extensions)
+    _refuse_other_processes(child)
+    sys.meta_path.append(_Missing(mode))
+
+
+def _when_imported(name: str, then: Callable[[], None]) -> None:
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, WhenImported(name, then))
 
 
 def _compile(child: Any) -> None:
@@ -31,3 +56,55 @@ def _compile(child: Any) -> None:
 
     torch.compile = compile
     nn.Module.compile = compile_module  # type: ignore[method-assign]
+
+
+class _Missing(MetaPathFinder):
+    """Asked last: notes which of the libraries that are built for CUDA a script imports. The import then fails."""
+
+    def __init__(self, mode: VirtualMode) -> None:
+        self._mode = mode
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: Any = None) -> None:
+        """None: no finder has it."""
+        if name in _BUILT_FOR_CUDA and imported_by_user():
+            self._mode.answers.note(f"{name}, which is compiled for CUDA", NOT_HERE)
+
+
+def _refuse_extensions() -> None:
+    module: Any = sys.modules["torch.utils.cpp_extension"]
+
+    def without_cuda(build: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(build)
+
+        @wraps(build)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _is_for_cuda(signature.bind(*args, **kwargs).arguments):
+                raise RuntimeError(f"{calling_line()} compiles a CUDA extension, which only a GPU can run")
+            return build(*args, **kwargs)
+
+        return run
+
+    for name in ("load", "load_inline"):
+        setattr(module, name, without_cuda(getattr(module, name)))
+
+
+def _is_for_cuda(given: Mapping[str, Any]) -> bool:
+    sources = given.get("sources", ())
+    files = [sources] if isinstance(sources, str) else sources
+    return bool(given.get("cuda_sources") or given.get("with_cuda") or any(str(f).endswith(".cu") for f in files))
+
+
+def _refuse_other_processes(child: Any) -> None:
+    """CUDA IPC: what lies on the device has no memory that another process could open."""
+
+    def refuse(_: torch.Tensor) -> Any:
+        text = f"{calling_line()} sends a tensor of the device to another process, for which it takes a GPU"
+        if threading.current_thread() is not threading.main_thread():  # of a queue, which would go on without it
+            print(f"rooflight: {text}", file=sys.stderr, flush=True)
+            child.leave(1)
+        raise RuntimeError(text)
+
+    ForkingPickler.register(FakeTensor, refuse)
+    reductions: Any = torch.multiprocessing.reductions
+    reduce = reductions.reduce_tensor
+    reductions.reduce_tensor = wraps(reduce)(lambda each: (refuse if isinstance(each, FakeTensor) else reduce)(each))

@@ -303,7 +303,9 @@ def _replace_classes(current: _Current) -> None:
         "CUDAGraph": CUDAGraph, "StreamContext": contextlib.nullcontext, "graph": ignored,
     }  # fmt: skip
     replaced = {id(getattr(cuda, name)): (getattr(cuda, name), made) for name, made in new.items()}
-    replaced[id(native)] = native, Generator
+    replaced |= {
+        id(old): (old, made) for old, made in ((native, Generator), (torch.Stream, Stream), (torch.Event, Event))
+    }
     everywhere(replaced)
     cuda.nvtx.range = ignored
     for name, dtype in _TYPES.items():

@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _thread import start_new_thread
 from contextlib import suppress
 from dataclasses import replace
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +21,7 @@ from rooflight.capture.run.elsewhere import Wanted
 if TYPE_CHECKING:
     from rooflight.records.session import Session
 
+_QUIET_S: Final = 2.0
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
 
@@ -107,13 +110,20 @@ class Child:
         def added(*args: Any) -> None:
             add(*args)
             self._steps += 1
-            self._say(f"step {self._steps}")
 
         recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign, assignment]
-
-    def _say(self, text: str) -> None:
+        self._watch_processes()
         if self.wanted.loud:
-            print(f"rooflight: {text} at {time.monotonic() - self._began:.0f} s", file=sys.__stderr__, flush=True)
+            start_new_thread(self._say_where, ())
+
+    def _say_where(self) -> None:
+        """Say every few seconds how far the script is, on a thread that no mode of torch's sees."""
+        while True:
+            time.sleep(_QUIET_S)
+            seconds, number = time.monotonic() - self._began, self._steps + 1
+            calls = self.finder.recorder.calls
+            what = f"recording step {number}, {calls:,} calls so far" if calls else f"before the end of step {number}"
+            print(f"rooflight: {seconds:.0f} s: {what}", file=sys.__stderr__, flush=True)
 
     def leave(self, code: int) -> None:
         """Save what was recorded, and end the process."""
@@ -126,8 +136,22 @@ class Child:
         program = wanted.program
         script = program.target if program.module else Path(program.target).name
         session = session_of(self.finder, script, code, None)
-        self._as_virtual(session).save(Path(wanted.saved))
+        saved = Path(wanted.saved)
+        if len(session) or not saved.exists():  # a process of the script's own may have left one
+            self._as_virtual(session).save(saved)
         os._exit(0)
+
+    def _watch_processes(self) -> None:
+        """A process that the script starts saves the step that it recorded."""
+        boot = BaseProcess._bootstrap  # type: ignore[attr-defined]
+
+        def bootstrap(*args: Any, **kwargs: Any) -> int:
+            code: int = boot(*args, **kwargs)
+            if self.finder.has_trained:
+                self.leave(code)
+            return code
+
+        BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
     def _as_virtual(self, session: Session) -> Session:
         from rooflight.records.session import COMPILED
@@ -139,7 +163,8 @@ class Child:
                              compiled=self.compiled)  # fmt: skip
         run = replace(session.run, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
-        environment = {**session.environment, **described, **({COMPILED: "yes"} if self.compiled else {})}
+        kind = {} if self.mode.was_used() else {"device_kind": "cpu"}
+        environment = {**session.environment, **described, **kind, **({COMPILED: "yes"} if self.compiled else {})}
         return replace(session, run=run, environment=environment, measurement=None)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing.context
 import os
 from collections.abc import Callable, Sequence
 from functools import wraps
+from multiprocessing.process import parent_process
 from types import SimpleNamespace
 from typing import Any, Final
 
@@ -74,6 +76,8 @@ def _begin_group(ranks: int, rank: int) -> Callable[..., None]:
         given = rest.pop("rank", rank_)
         whole = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", ranks))
         mine = given if given >= 0 else int(os.environ.get("RANK", rank))
+        if parent_process() is not None and mine != rank:
+            os._exit(0)
         begin("fake", store=FakeStore(), rank=mine, world_size=whole)
 
     return init_process_group
@@ -204,9 +208,15 @@ def _reduce_by_hook() -> None:
 
 
 def _spawn(mode: VirtualMode, rank: int) -> None:
+    """Ranks that a script starts as processes: ``mp.spawn`` runs one here; of others only the recorded one goes on, and
+    they are forked, or they would see no device.
+    """
+
     def spawn(fn: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> None:
         del join
         mode.answers.note(f"{nprocs} processes of mp.spawn", f"rank {rank % nprocs} alone runs")
         fn(rank % nprocs, *args)
 
     _replace({vars(torch.multiprocessing)["spawn"]: spawn})
+    context: Any = multiprocessing.context
+    context.SpawnProcess._Popen = context.ForkServerProcess._Popen = context.ForkProcess._Popen

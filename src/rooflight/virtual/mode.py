@@ -146,6 +146,11 @@ class VirtualMode(TorchDispatchMode):
             known = self._foreign[kind] = known and not issubclass(kind, FakeTensor)
         return known
 
+    def was_used(self) -> bool:
+        """Whether something ran on the device."""
+        learnt = (made for kind, _, made in self._known.values() if kind != "written")
+        return any(each[3].type == "cuda" for made in learnt for each in made)
+
     # -- results
 
     def _run(

@@ -27,6 +27,7 @@ def install(mode: VirtualMode) -> None:
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
     _leave_to_python(mode)
+    _give_addresses(mode)
     _make_parameters_fake(mode)
     _follow_data()
     _move_modules()
@@ -72,6 +73,23 @@ def _leave_to_python(mode: VirtualMode) -> None:
     tensor.record_stream = lambda _self, _stream: None
     tensor.pin_memory = lambda self, *_: self
     tensor.is_pinned = lambda _self, *_: True
+
+
+def _give_addresses(mode: VirtualMode) -> None:
+    tensor: Any = torch.Tensor
+
+    def address(self: torch.Tensor) -> int:
+        if not isinstance(self, FakeTensor):
+            return int(at(self))
+        mode.answers.note("an address of the device", "one that only tells tensors apart")
+        return first(self.untyped_storage()) + int(self.storage_offset()) * self.element_size()
+
+    def first(storage: torch.UntypedStorage) -> int:
+        return int(storage._cdata << 5 if storage.device.type == "meta" else begin(storage))
+
+    storages: Any = torch.UntypedStorage
+    at, begin = tensor.data_ptr, storages.data_ptr
+    tensor.data_ptr, storages.data_ptr = address, first
 
 
 def _make_parameters_fake(mode: VirtualMode) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -17,13 +18,13 @@ from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from rooflight.capture.run.callers import calling_line
+from rooflight.capture.run.callers import calling_line, while_loop
 from rooflight.records.timeline import Assumed
 
 MOST_INTEGERS: Final = 1 << 22
 MOST_FLOATS: Final = 1 << 16
 _SWEEP: Final = 4096  # storages held between looking for those that are gone
-_PATIENCE: Final = 1000  # times that one line may ask in a row before it gets the other answer
+_PATIENCE: Final = 1000  # times that a line may ask before its loop is looked at, and times between its answers
 
 
 class _Held(NamedTuple):
@@ -96,8 +97,8 @@ class Answers:
 
     def __init__(self) -> None:
         self._times: Counter[tuple[str, str, str]] = Counter()
-        self._last: tuple[str, str] = "", ""
-        self._in_a_row = 0
+        self._asked: Counter[str] = Counter()  # by line
+        self._loops: dict[str, FrameType] = {}
 
     def __iter__(self) -> Iterator[Assumed]:
         for (what, answer, where), times in self._times.most_common():
@@ -108,24 +109,32 @@ class Answers:
         self._times[what, answer, calling_line()] += 1
 
     def truth(self, what: str, *, likely: bool) -> bool:
-        """A yes or no that only the device could give. A line that asks on and on is a loop that waits for the other:
-        it gets that once, and is refused after that. Raises RuntimeError, with the line.
-        """
-        where = calling_line()
-        self._in_a_row = self._in_a_row + 1 if self._last == (what, where) else 1
-        self._last = what, where
-        answer = likely if self._in_a_row <= _PATIENCE else not likely
-        if self._in_a_row > 2 * _PATIENCE:
-            raise RuntimeError(
-                f"{where} asks again and again for {what}, which only a GPU has: "
-                f"neither {likely} nor {not likely} ends its loop"
-            )
-        self._times[what, str(answer), where] += 1
+        """A yes or no that only the device could give. Raises RuntimeError where neither ends a loop, with the line."""
+        answer = likely is not self._is_stuck(what)
+        self.note(what, str(answer))
         return answer
 
     def number(self, tensor: torch.Tensor, likely: float | None) -> Any:
         """One number that only the device has: what is likely, else 1, which is finite, positive and a divisor."""
-        answer = 1 if likely is None else round(likely)
-        self.note("a number of the device", f"{answer:,}")
+        what = "a number of the device"
+        answer = 0 if self._is_stuck(what) else 1 if likely is None else round(likely)
+        self.note(what, f"{answer:,}")
         kind = float if tensor.dtype.is_floating_point else complex if tensor.dtype.is_complex else int
         return kind(answer)
+
+    def _is_stuck(self, what: str) -> bool:
+        """Whether the line asks on and on in one ``while`` loop, which then waits for another answer."""
+        where = calling_line()
+        asked = self._asked[where] = self._asked[where] + 1
+        if asked <= _PATIENCE:
+            return False
+        loop = while_loop()
+        if loop is None or loop is not self._loops.setdefault(where, loop):
+            del self._asked[where]
+            self._loops.pop(where, None)
+            return False
+        if asked > 3 * _PATIENCE:
+            raise RuntimeError(
+                f"{where} asks again and again for {what}, which only a GPU has, and no answer ends its loop"
+            )
+        return asked > 2 * _PATIENCE

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 import os
 import sys
+from functools import lru_cache
 from pathlib import Path
+from types import FrameType
 from typing import Final, NamedTuple
 from weakref import ref
 
@@ -69,11 +73,51 @@ def calling_line() -> str:
     """``train.py:112``: the innermost line of the user's own code that is running."""
     frame = sys._getframe(1)
     while frame is not None:
-        file = frame.f_code.co_filename
-        if not (file.startswith(("<", *_LIBRARIES)) or "/site-packages/" in file):
-            return f"{Path(file).name}:{frame.f_lineno}"
+        if _is_users(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 
 
-_LIBRARIES: Final = (str(Path(os.__file__).parent) + "/", str(Path(__file__).parents[2]) + "/")
+def imported_by_user() -> bool:
+    """Whether the import that is running is of the user's own code, and not of a library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and ("importlib" in frame.f_code.co_filename or _is_own(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return frame is not None and _is_users(frame.f_code.co_filename)
+
+
+def while_loop() -> FrameType | None:
+    """The frame of the innermost loop that is running, Rooflight's own left out, if that is a ``while`` loop."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code, line = frame.f_code, frame.f_lineno
+        around = () if _is_own(code.co_filename) else _loops_of(code.co_filename)
+        inside = [loop for loop in around if code.co_firstlineno <= loop[0] <= line <= loop[1]]
+        if inside:
+            return frame if max(inside)[2] else None
+        frame = frame.f_back
+    return None
+
+
+@lru_cache
+def _loops_of(file: str) -> tuple[tuple[int, int, bool], ...]:
+    """First and last line of the loops of a file, and whether they are ``while`` loops."""
+    try:
+        nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+    except SyntaxError:
+        return ()
+    found = (each for each in nodes if isinstance(each, (ast.For, ast.While)))
+    return tuple((each.lineno, each.end_lineno or 0, isinstance(each, ast.While)) for each in found)
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_OWN)
+
+
+def _is_users(file: str) -> bool:
+    return not (file.startswith(("<", _STANDARD, _OWN)) or "/site-packages/" in file)
+
+
+_OWN: Final = str(Path(__file__).parents[2]) + "/"
+_STANDARD: Final = str(Path(os.__file__).parent) + "/"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from rooflight.devices.spec import DeviceSpec
 
-_OLDEST = (7, 0)
+NOT_HERE: Final = "not here"
+"""The answer where a script imports what it takes a GPU for."""
+
+_OLDEST: Final = (7, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

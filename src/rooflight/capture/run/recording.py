@@ -52,6 +52,11 @@ class Recorder:
         """Whether a step is being recorded."""
         return self._open is not None
 
+    @property
+    def calls(self) -> int:
+        """How many calls the recording that is open has."""
+        return len(self._open._tape) if self._open is not None else 0
+
     def wants(self, kind: StepKind, place: int, cycle: int = 1) -> bool:
         """Whether the step at this place should be recorded."""
         kept = self.kept.get(kind)
