@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check lint types imports tests search slow peers clean
+.PHONY: demo test check lint types imports tests search slow peers site clean
 
 demo: $(STAMP)
 	$(BIN)/rooflight analyze gpt2 --step train --seq 128
@@ -39,6 +39,10 @@ $(VENV)/timm: $(STAMP)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints/dev.txt --no-deps --target $@ timm torchvision
 	touch $@
 
+# The pages with search, in ./site.
+site: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+
 # The tools that benchmarks/accuracy_flops.py compares with, in an environment of their own.
 peers: $(STAMP)
 	bash benchmarks/peers/install.sh .venv-peers
@@ -50,4 +54,4 @@ $(STAMP): pyproject.toml constraints/dev.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf $(VENV) .venv-peers site .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
