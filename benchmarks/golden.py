@@ -254,7 +254,7 @@ def write_wrong() -> None:
 
 def print_schemas() -> None:
     """The schema of each document with its parts inside it, whatever these are called."""
-    from rooflight.cli.schemas import schemas_text
+    from rooflight.reporting.schemas import schemas_text
 
     whole = json.loads(schemas_text())
 

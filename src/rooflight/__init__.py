@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.modules import module_formula as module_formula
     from rooflight.costs.registry import formula as formula
+    from rooflight.diagnosis.diagnose import diagnose as diagnose
     from rooflight.front.device import calibrate as calibrate
     from rooflight.front.device import current_device as current_device
     from rooflight.front.device import find_device as find_device
@@ -62,6 +63,7 @@ _HOMES = {
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
+    "diagnose": "rooflight.diagnosis.diagnose",
     "explain": "rooflight.compiling.explain.explain",
     "find_device": "rooflight.front.device",
     "fit_host": "rooflight.prediction.fit.wall_times",

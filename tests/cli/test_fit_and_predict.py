@@ -13,10 +13,10 @@ from calibrated import calibration_of, roofs_of
 from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
-from rooflight.cli.schemas import documents
 from rooflight.costs.operators import registry
 from rooflight.machine import calibration
 from rooflight.prediction.work.facts import PRODUCT_KEY
+from rooflight.reporting.schemas import documents
 
 SHAPE = ("--m", "1024", "--n=1024", "--k", "1024", "--dtype", "fp16")
 DEVICE = ("--device", "A100-SXM4-80GB")

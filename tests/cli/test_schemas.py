@@ -12,7 +12,6 @@ from calibrated import calibration_of, roofs_of
 from scoring_problems import score_by_hand
 from sessions import Call, session_of
 
-from rooflight.cli.schemas import documents, schemas_text
 from rooflight.compiling.bench.predicted import PredictedGainDocument
 from rooflight.compiling.bench.result import CompileDocument
 from rooflight.compiling.explain.result import ExplainDocument
@@ -21,6 +20,8 @@ from rooflight.costs.operators import registry
 from rooflight.costs.operators.tables import report_of as operators_report
 from rooflight.devices import all_devices, get
 from rooflight.devices.tables import device_report, list_report
+from rooflight.diagnosis.diagnose import diagnose
+from rooflight.diagnosis.tables import report_of as diagnosis_report
 from rooflight.inference import Profiler
 from rooflight.inference.report import report_of as inference_report
 from rooflight.inference.result import ConfigDocument
@@ -35,6 +36,7 @@ from rooflight.prediction.tables import report_of as predict_report
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.report import Report
 from rooflight.reporting.json import render_json
+from rooflight.reporting.schemas import documents, schemas_text
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.ranks import merge, ranks_report
 from rooflight.roofline.tables.report import report_of
@@ -87,6 +89,7 @@ def reports(folder: Path) -> dict[str, Report]:
     nodes = (NodeCalibration(node="a", calibration=CPU), NodeCalibration(node="b", reason="it is off"))
     return {
         "analysis": report_of(analysis()),
+        "diagnosis": diagnosis_report(analysis(), diagnose(analysis())),
         "unmeasured": report_of(analysis(measured=False)),
         "nothing": report_of(analyze(session_of([]), H100)),
         "ranks": ranks_report(merge([analysis(rank=0), analysis(rank=1)])),
@@ -138,4 +141,4 @@ def test_every_schema_has_a_name_and_a_version_of_its_own():
 
 def test_the_published_schemas_are_those_of_the_code():
     published = (Path(__file__).parents[2] / "docs" / "reference" / "schemas.json").read_text()
-    assert published == schemas_text(), "run: python -m rooflight.cli.schemas > docs/reference/schemas.json"
+    assert published == schemas_text(), "run: python -m rooflight.reporting.schemas > docs/reference/schemas.json"

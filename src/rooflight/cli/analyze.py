@@ -200,6 +200,7 @@ class _Asked:
         progress: Callable[[str], None],
     ) -> Report:
         """The report; why the session could not be saved is added to ``failed``."""
+        from rooflight.diagnosis.diagnose import diagnose
         from rooflight.front.sessions import compiled_decode, predicted
         from rooflight.front.targets import analyze_target
         from rooflight.roofline.tables.report import report_of
@@ -227,4 +228,4 @@ class _Asked:
             analysis = predicted(analysis, predictor, host)
             more = [*more, *compiled_decode(analysis)]
         progress("writing the report")
-        return report_of(analysis, top=self.top, notes=[*notes, *more])
+        return report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))

@@ -15,6 +15,7 @@ from rooflight.cli.analyze import analyze
 from rooflight.cli.calibrate import calibrate
 from rooflight.cli.catalogs import devices_app, presets
 from rooflight.cli.compile_bench import compile_bench
+from rooflight.cli.diagnose import diagnose
 from rooflight.cli.endings import ended
 from rooflight.cli.explain import explain
 from rooflight.cli.fit import fit
@@ -42,6 +43,7 @@ app = typer.Typer(
 _VERBS = (
     ("run", run, "Run a script as it is, and report its step."),
     ("analyze", analyze, "Say how far a step is from the speed of light, and why."),
+    ("diagnose", diagnose, "Say what costs a step time, what helps, and what that gains."),
     ("score", score, "Check and time a kernel beside its bounds."),
     ("compile-bench", compile_bench, "Say whether torch.compile pays, and from which iteration on."),
     ("explain", explain, "Show what torch.compile makes of a function, and why."),

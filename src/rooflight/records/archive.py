@@ -202,6 +202,7 @@ def _read_measurement(archive: zipfile.ZipFile, header: Header) -> Measurement |
         others_share=header.others_share,
         same_calls=header.same_calls,
         timeline=header.timeline,
+        host=header.host,
     )
 
 

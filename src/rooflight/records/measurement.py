@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import Timeline
+from rooflight.records.timeline import HostTime, Timeline
 from rooflight.records.visible import visible
 
 Float64 = NDArray[np.float64]
@@ -47,8 +47,8 @@ class Measurement:
 
     ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
     ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
-    have in common. Both are None where they are not known. ``timeline`` is what the device did meanwhile, None where
-    that was not measured.
+    have in common. Both are None where they are not known. ``timeline`` is what the device did meanwhile, ``host``
+    what the host's thread did; None where that was not measured.
     """
 
     wall_samples_s: Float64
@@ -58,6 +58,7 @@ class Measurement:
     others_share: float | None = None
     same_calls: float | None = None
     timeline: Timeline | None = None
+    host: HostTime | None = None
 
     @property
     def disturbed(self) -> bool:

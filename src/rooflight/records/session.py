@@ -19,7 +19,7 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.records.timeline import Run, Timeline
+from rooflight.records.timeline import HostTime, Run, Timeline
 from rooflight.records.visible import visible
 
 Int32 = NDArray[np.int32]
@@ -321,6 +321,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     has_lifetimes: bool
     returned: Sequence[tuple[int, int, TensorRow]]
     timeline: Timeline | None = None
+    host: HostTime | None = None
     other_threads: Uncounted = ALL_COUNTED
     run: Run | None = None
 
@@ -332,7 +333,8 @@ def _header(session: Session) -> Header:
         return [tensors.setdefault(spec, len(tensors)) for spec in specs]
 
     measured = {
-        name: getattr(session.measurement, name, None) for name in ("clock", "others_share", "same_calls", "timeline")
+        name: getattr(session.measurement, name, None)
+        for name in ("clock", "others_share", "same_calls", "timeline", "host")
     }
     lifetimes = session.lifetimes
     return Header(

@@ -237,6 +237,47 @@ class Timeline(RunTime):
         return -(-sum(mine) // len(mine)) if mine else sum(work.count for work in self.without_op)
 
 
+# -- what the host did in a measured step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostLine:
+    """Where the host's thread was for ``seconds`` of a step, and ``asleep_s`` of them without using its CPU: at a line
+    of the program's own, ``where`` (``data.py:31``, empty if none), in ``function``. ``within`` says what that waited
+    for or ran, one of ``capture.time.host_lines.WITHIN``; empty for the line itself.
+    """
+
+    where: str
+    function: str
+    within: str
+    seconds: float
+    asleep_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compilation:
+    """A ``function`` that torch.compile compiled so many ``times``, the last time because of ``reason``. ``limited``:
+    so often that it runs eagerly from then on. A graph break has ``times`` 0 and its reason.
+    """
+
+    function: str
+    where: str
+    times: int
+    reason: str
+    limited: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostTime:
+    """What the host's thread did in a step: its CPU seconds in the timed steps, their median, and, sampled in steps of
+    their own, the ``lines`` where it was longest. ``compilations`` of this process, if any.
+    """
+
+    cpu_s: float
+    lines: tuple[HostLine, ...] = ()
+    compilations: tuple[Compilation, ...] = ()
+
+
 # -- the run of a script: what a step was, how long steps took, what lay between
 
 

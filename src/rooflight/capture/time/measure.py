@@ -7,18 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from time import perf_counter
+from statistics import median
+from time import perf_counter, thread_time
 from typing import Any, Final
 
 import numpy as np
 
 from rooflight.capture.time.collectives import Event
+from rooflight.capture.time.compilations import compilations
+from rooflight.capture.time.host_lines import host_lines
 from rooflight.capture.time.kineto import STEP_MARK, events_of, op_times, works_on_memory
 from rooflight.machine.cpu_load import Bystander
 from rooflight.network.collectives import kind_of
 from rooflight.records.measurement import SAME_STEP, Measurement, other_step
 from rooflight.records.session import Session
 from rooflight.records.tensor import TensorSpec
+from rooflight.records.timeline import HostLine, HostTime
 
 _Shapes = tuple[tuple[tuple[int, ...], str], ...]
 _Calls = Counter[tuple[str, _Shapes, _Shapes]]
@@ -76,18 +80,19 @@ def measure(
     """Run ``step``, the program that ``session`` recorded, again and return the session with its times. Given a step
     alone, ``measure(step)``, it is run once, then recorded, then measured.
 
-    The step runs once more under a recording, to find whether it is the one that ``session`` recorded. After ``warmup``
-    more runs, whole steps are timed with nothing else running (at least 3, at most ``max_runs``, about ``max_seconds``
-    in all), then ``profiled`` steps run under Kineto, without shapes or stacks and without a sync inside the step: they
-    give the start and the time of each op. On CUDA these are those of the kernels, and the device is synchronised
-    before and after each whole step. Errors of ``step`` are not caught.
+    The step runs once more under a recording, to find whether it is the one that ``session`` recorded. In ``warmup``
+    more runs (more of short steps) a sampler looks where the host's thread is. Then whole steps are timed with nothing
+    else running (at least 3, at most ``max_runs``, about ``max_seconds`` in all), then ``profiled`` steps run under
+    Kineto, without shapes or stacks and without a sync inside the step: they give the start and the time of each op. On
+    CUDA these are those of the kernels, and the device is synchronised before and after each whole step. Errors of
+    ``step`` are not caught.
 
     The share of the CPU that other programs took while whole steps were timed is kept with the times. If it was too
     large, short steps are timed once more. A MeasurementWarning is issued if the step is not the recorded one; its time
     is kept, and not compared with the bound.
 
     A step with collectives must be measured by all ranks of the world at once: between steps they agree on how many to
-    run. Where one does not, a MeasurementWarning says so after half a minute, and the session is returned unmeasured.
+    run. Where one does not, a MeasurementWarning says so after half a minute, and the warm-up alone has been timed.
     """
     if step is None and callable(session) and not isinstance(session, Session):
         step, session = session, _recorded_anew(session)
@@ -101,8 +106,7 @@ def measure(
     say("recording the step again")
     same = same_calls(session, _recorded(step))
     say("warming up")
-    for _ in range(max(1, warmup)):
-        step()
+    lines, warm_s = host_lines(step, max(1, warmup), again=not together)
     _synchronize(on_cuda)
 
     def timed() -> Measurement:
@@ -112,12 +116,12 @@ def measure(
         walls = timed()
     except _NotTogetherError as missing:
         warnings.warn(
-            f"not measured: rank {missing} runs the step, but does not measure it. Run Rooflight on every rank, or "
-            "leave the measurement out (--no-measure)",
+            f"only the warm-up was timed: rank {missing} runs the step, but does not measure it. Run Rooflight on "
+            "every rank, or leave the measurement out (--no-measure)",
             MeasurementWarning,
             stacklevel=2,
         )
-        return session
+        return session.with_measurement(_of_warm_up(session, warm_s, lines, same))
     if walls.disturbed and walls.wall_samples_s.sum() <= _CHEAP_S:
         say("timing once more: other programs are running")
         walls = min(walls, timed(), key=lambda each: each.others_share or 0.0)
@@ -131,7 +135,8 @@ def measure(
     if joined_share(session, samples) < MIN_JOINED or (same is not None and same < SAME_STEP):
         samples, starts = np.empty((0, len(session))), np.empty((0, 0))
         clock = "steps only: the ops that ran are not those recorded"
-    measurement = replace(walls, op_samples_s=samples, op_starts_s=starts, clock=clock, same_calls=same)
+    host = None if walls.host is None else replace(walls.host, lines=lines, compilations=compilations())
+    measurement = replace(walls, op_samples_s=samples, op_starts_s=starts, clock=clock, same_calls=same, host=host)
     if not measurement.of_the_session:
         warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=2)
     return replace(session, environment=_as_timed(session)).with_measurement(measurement)
@@ -143,14 +148,29 @@ def _time_steps(
     # ranks on one host count as other programs for each other, so none of them can find out the share of the rest
     bystander = None if together else Bystander()
     walls: list[float] = []
+    worked: list[float] = []
     while len(walls) < 3 or (len(walls) < max_runs and _longest(sum(walls), together) < max_seconds):
         say(f"timing step {len(walls) + 1}")
-        start = perf_counter()
+        start, begun = perf_counter(), thread_time()
         step()
         _synchronize(on_cuda)
         walls.append(perf_counter() - start)
+        worked.append(thread_time() - begun)
     share = None if bystander is None else bystander.others()
-    return Measurement(wall_samples_s=np.array(walls), op_samples_s=np.empty((0, 0)), clock="", others_share=share)
+    host = HostTime(cpu_s=median(worked))
+    return Measurement(
+        wall_samples_s=np.array(walls), op_samples_s=np.empty((0, 0)), clock="", others_share=share, host=host
+    )
+
+
+def _of_warm_up(session: Session, walls_s: list[float], lines: tuple[HostLine, ...], same: float | None) -> Measurement:
+    return Measurement(
+        wall_samples_s=np.array(walls_s),
+        op_samples_s=np.empty((0, len(session))),
+        clock="steps of the warm-up only",
+        same_calls=same,
+        host=HostTime(cpu_s=min(walls_s), lines=lines),
+    )
 
 
 def _recorded(step: Callable[[], Any]) -> Session:

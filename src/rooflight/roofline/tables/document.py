@@ -12,6 +12,7 @@ from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import Run, RunTime
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
+from rooflight.roofline.findings import Diagnosis, Finding, NotWorthIt, Regime
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
 from rooflight.roofline.memory import MemoryFigures
 from rooflight.roofline.network import CommunicationFigures
@@ -126,6 +127,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     ``model_class`` is the class of the model that ran, ``run`` the script that the step is of, if Rooflight ran it. A
     session that was measured on another device than that of the bounds has its times in ``measured_there`` and the
     ``measured_there_s`` of groups and ops; ``timeline`` is of there.
+    ``regime``, ``findings`` and ``not_worth_it`` are those of its diagnosis.
     """
 
     target: str
@@ -152,10 +154,13 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     wall_samples_s: tuple[float, ...]
     decode_formats: tuple[DecodeFormat, ...]
     conclusion: str
+    regime: Regime | None = None
+    findings: tuple[Finding, ...] = ()
+    not_worth_it: tuple[NotWorthIt, ...] = ()
 
 
-def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
-    """The machine-readable whole of an analysis."""
+def analysis_data(analysis: CostedSession, conclusion: str, found: Diagnosis | None = None) -> AnalysisDocument:
+    """The machine-readable whole of an analysis, and of what a diagnosis ``found``."""
     measurement, timeline, program = analysis.measurement, analysis.timeline, analysis.program
     (leading, leading_s), step_s = analysis.leading_bound, analysis.totals.measured_s
     return AnalysisDocument.view(
@@ -184,6 +189,9 @@ def analysis_data(analysis: CostedSession, conclusion: str) -> AnalysisDocument:
         wall_samples_s=tuple(measurement.wall_samples_s.tolist()) if measurement else (),
         decode_formats=decode_formats(analysis),
         conclusion=conclusion,
+        regime=found.regime if found else None,
+        findings=found.findings if found else (),
+        not_worth_it=found.not_worth_it if found else (),
     )
 
 

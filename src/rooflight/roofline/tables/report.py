@@ -14,12 +14,14 @@ from rooflight.records.report import Cell, Report
 from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import IN_THE_OPS
 from rooflight.roofline.memory import memory_fact
 from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup
+from rooflight.roofline.tables.findings import findings_facts, findings_table
 from rooflight.roofline.tables.notes import analysis_notes
 from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
@@ -236,16 +238,20 @@ _WHERE: Final = {
 }
 
 
-def report_of(analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = ()) -> Report:
-    """The report of an analysis; ``top`` limits the rows of its long tables. Raises ValueError for ``top`` < 1."""
+def report_of(
+    analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = (), found: Diagnosis | None = None
+) -> Report:
+    """The report of an analysis, with what a diagnosis ``found``; ``top`` limits the rows of its long tables. Raises
+    ValueError for ``top`` < 1.
+    """
     if top < 1:
         raise ValueError(f"--top {top}: at least 1 row")
     verdict = of_script(analysis.session.run, conclusion(analysis))
     return Report(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
-        data=analysis_data(analysis, verdict),
-        facts=tuple(analysis_facts(analysis)),
-        tables=tuple(analysis_tables(analysis, top)),
+        data=analysis_data(analysis, verdict, found),
+        facts=(*findings_facts(found), *analysis_facts(analysis)),
+        tables=(*((findings_table(found, top),) if found and found.findings else ()), *analysis_tables(analysis, top)),
         series=tuple(analysis_series(analysis)),
         notes=(*notes, *analysis.session.notes, *analysis_notes(analysis)),
         conclusion=verdict,

@@ -9,11 +9,14 @@ from typing import Final
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.timeline import Run, SameSteps
+from rooflight.roofline.tables.findings import first_findings
 
 _MUCH_BETWEEN: Final = 0.05
 _ROWS: Final = 4
-_FIRST: Final = ("calls of optimizers", "unequal steps", "mean iteration", "predicted wall time", "measured step",
-                 "exit code")  # fmt: skip
+_FIRST: Final = (
+    "regime", "not worth it", "calls of optimizers", "unequal steps", "mean iteration", "predicted wall time",
+    "exit code",
+)  # fmt: skip
 _ALL: Final = "100% of calls, 100% of bytes"
 _COLUMNS: Final = ("layer", "measured", "op bound", "efficiency", "limiter")
 
@@ -68,24 +71,24 @@ def of_script(run: Run | None, verdict: str) -> str:
 def in_brief(report: Report, path: str) -> Report:
     """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it."""
     facts = [(name, cell) for name, cell in report.facts if name in _FIRST or (name == "coverage" and cell != _ALL)]
-    layers, waterfall = report.table("by_layer"), report.table("waterfall")
-    if waterfall is not None and len(waterfall.rows) > 1:
-        facts.append(("largest loss", _largest_loss(waterfall)))
+    facts = [(name, _names_alone(cell) if name == "not worth it" else cell) for name, cell in facts]
+    layers, found = report.table("by_layer"), report.table("findings")
+    tables = [first_findings(found)] if found is not None else []
+    tables += [_longest(layers)] if layers is not None and found is None else []
     notes = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
     brief = replace(
         report,
         facts=tuple(facts),
-        tables=(_longest(layers),) if layers is not None else (),
+        tables=tuple(tables),
         series=(),
         notes=(f"All tables{notes}: rooflight analyze {path}",),
     )
     return replace(report, brief=brief)
 
 
-def _largest_loss(waterfall: Table) -> str:
-    """The largest step of the waterfall above the program bound, and what would shrink it."""
-    gap, time, _, part, remedy = max(waterfall.rows[1:], key=lambda row: _number(row[1]))
-    return f"{Quantity(_number(time), 's')} ({percent(_number(part))}), {gap}: try {remedy}"
+def _names_alone(cell: Cell) -> str:
+    """``CUDA graphs, torch.compile`` of the same with reasons."""
+    return ", ".join(each.partition(" (")[0] for each in str(cell).split("; "))
 
 
 def _longest(layers: Table) -> Table:

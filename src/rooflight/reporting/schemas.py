@@ -1,6 +1,6 @@
 """The JSON Schema of everything that ``--json`` writes.
 
-``python -m rooflight.cli.schemas > docs/reference/schemas.json``
+``python -m rooflight.reporting.schemas > docs/reference/schemas.json``
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from rooflight.records.document import Document
 
 _DOCUMENTS: Final = (
     "roofline.tables.document.AnalysisDocument",
+    "diagnosis.tables.DiagnosisDocument",
     "roofline.ranks.RanksDocument",
     "tracking.report.StepDocument",
     "inference.result.SummaryDocument",

@@ -1,0 +1,40 @@
+"""What torch.compile compiled in this process so far, by torch's own account: how often, why again, and what broke."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from rooflight.records.timeline import Compilation
+
+_LETTERS: Final = 160
+
+
+def compilations() -> tuple[Compilation, ...]:
+    """Each function with how often it was compiled, and each reason of a graph break; none where nothing was."""
+    utils: Any = sys.modules.get("torch._dynamo.utils")
+    if utils is None:
+        return ()
+    limit = int(sys.modules["torch._dynamo.config"].recompile_limit)
+    found: dict[tuple[str, str], list[str]] = {}
+    for each in utils.get_compilation_metrics():
+        if each.co_name is not None:
+            place = f"{Path(each.co_filename or '').name}:{each.co_firstlineno}"
+            found.setdefault((each.co_name, place), []).append(_first_line(each.recompile_reason))
+    compiled = [
+        Compilation(function=name, where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)
+        for (name, place), why in found.items()
+    ]
+    breaks = [
+        Compilation(function="", where="", times=0, reason=_first_line(reason))
+        for reason in utils.counters["graph_break"]
+    ]
+    return (*compiled, *breaks)
+
+
+def _first_line(reason: str | None) -> str:
+    """``n == 7`` of torch's ``0/7: n == 7   # train.py:3 in f``."""
+    text = (reason or "").strip().split("\n")[0].split("  # ")[0].strip()
+    head, _, rest = text.partition(": ")
+    return (rest if rest and head.replace("/", "").isdigit() else text)[:_LETTERS]

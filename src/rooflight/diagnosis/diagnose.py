@@ -1,0 +1,92 @@
+"""From an analysis to its diagnosis: the regime, and the findings that cost most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts
+from rooflight.diagnosis.evidence import Evidence
+from rooflight.diagnosis.regimes import layers_of, phases_of, shares_of
+from rooflight.diagnosis.remedies import RULES
+from rooflight.diagnosis.unworthy import not_worth_it
+from rooflight.diagnosis.values import MOST_CALLS, Values
+from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.findings import Diagnosis, Finding
+
+_OUTDONE: Final = 2.5  # tuning that gains so many times what mending does comes first
+
+
+def diagnose(analysis: CostedSession) -> Diagnosis:
+    """The regime of a step, what costs it time, the remedies and what each would buy, what gains most first. Waste,
+    which a step need not do at all, is mended before anything is tuned.
+    """
+    of = Evidence(analysis)
+    facts = Facts(of, Values(of))
+    drafts = [draft for rule in RULES for draft in rule(facts)] if of.step_s else []
+    shares = shares_of(facts)
+    regime = max(shares, key=lambda each: shares[each])
+    findings = tuple(_findings(facts, _ranked(drafts)))
+    return Diagnosis(
+        step_s=of.step_s,
+        source=of.source,
+        regime=regime,
+        confidence=shares[regime],
+        shares={each.value: share for each, share in shares.items()},
+        phases=phases_of(facts),
+        layers=layers_of(facts),
+        findings=findings,
+        not_worth_it=tuple(not_worth_it(facts, findings)),
+        missing=tuple(_missing(facts)),
+    )
+
+
+def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
+    by_gain = sorted(drafts, key=lambda draft: -draft.gain_s)
+    waste = [draft for draft in by_gain if draft.remedy.waste]
+    most = waste[0].gain_s if waste else 0.0
+    first = [draft for draft in by_gain if not draft.remedy.waste and draft.gain_s > _OUTDONE * most]
+    rest = [draft for draft in by_gain if not draft.remedy.waste and draft.gain_s <= _OUTDONE * most]
+    return [*first, *waste, *rest]
+
+
+def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
+    """Each draft with what it still saves once those before it are applied."""
+    of = facts.of
+    cost = of.seconds + of.host_s
+    left = np.ones(len(cost))
+    remaining_s = of.step_s
+    for draft in drafts:
+        whole = float(cost[draft.calls].sum())
+        share = float((cost * left)[draft.calls].sum()) / whole if whole else 1.0
+        after_s = min(draft.gain_s * share, 0.95 * remaining_s)
+        remaining_s -= after_s
+        left[draft.calls] *= max(0.0, 1 - draft.gain_s / draft.lost_s) if draft.lost_s else 1.0
+        yield Finding(
+            id=draft.remedy.id,
+            title=draft.remedy.title,
+            regime=draft.regime,
+            seconds_lost=draft.lost_s,
+            share=min(1.0, draft.lost_s / of.step_s),
+            evidence=draft.evidence,
+            remedy=draft.remedy.remedy,
+            predicted_gain_s=draft.gain_s,
+            predicted_gain_low_s=min(draft.low_s, draft.gain_s),
+            predicted_gain_high_s=max(draft.high_s, draft.gain_s),
+            after_others_s=after_s,
+            verify=draft.remedy.verify,
+        )
+
+
+def _missing(facts: Facts) -> Iterable[str]:
+    of = facts.of
+    if of.source == "bound":
+        yield "times: they are not measured here, and bounds alone say little (--predict adds them)"
+    if of.on_cpu and of.measured and not of.lines:
+        yield "the host's lines: run the step (rooflight diagnose FILE:make_step)"
+    if len(of.records) > MOST_CALLS:
+        yield f"values: the step has over {MOST_CALLS:,} ops"
+    elif not facts.values.known:
+        yield "values: the ops are without their storages, as in a trace"

@@ -1,0 +1,106 @@
+"""Draft: a finding before it is ranked beside others, and how one is made from the calls that a remedy spares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.evidence import Evidence
+from rooflight.diagnosis.values import Values
+from rooflight.records.session import Int64
+from rooflight.roofline.findings import Regime
+
+_LOW, _HIGH = 0.6, 1.35
+"""Of a predicted gain, nine measured ones in ten lie between so much (docs/lab/promises.md)."""
+LEAST: Final = 0.03
+"""A remedy that saves a smaller share of the step is no finding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """What helps against a cause: its stable ``id``, the words, and how to verify it. ``waste``: the step does what it
+    need not do at all, which is mended before anything is tuned.
+    """
+
+    id: str
+    title: str
+    remedy: str
+    verify: str = "rooflight diagnose again: the finding is gone"
+    waste: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares."""
+
+    remedy: Remedy
+    regime: Regime
+    evidence: str
+    lost_s: float
+    gain_s: float
+    low_s: float
+    high_s: float
+    calls: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What remedies look at."""
+
+    of: Evidence
+    values: Values
+
+    def spared(self, calls: Iterable[int], share: float = 1.0) -> float:
+        """What the step is shorter by without such a share of calls."""
+        these = np.asarray(list(calls), dtype=np.int64)
+        return self.of.gain(float(self.of.seconds[these].sum()) * share, float(self.of.host_s[these].sum()) * share)
+
+    def lost_s(self, calls: Int64) -> float:
+        """What calls take of the step."""
+        return self.spared(calls)
+
+    def regime_of(self, calls: Int64) -> Regime:
+        """What most of the time of calls goes to."""
+        of = self.of
+        overhead_s = float(of.overhead_s[calls].sum())
+        work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum()) if of.on_cpu else of.device_total_s
+        if not of.on_cpu:
+            overhead_s = of.host_total_s
+        if overhead_s > work_s:
+            return Regime.OVERHEAD
+        in_products = float(of.seconds[calls][of.products[calls]].sum())
+        return Regime.COMPUTE if 2 * in_products > float(of.seconds[calls].sum()) else Regime.MEMORY
+
+    def draft(
+        self, remedy: Remedy, calls: Iterable[int], evidence: str, *, gain_s: float | None = None,
+        regime: Regime | None = None, low: float = _LOW, high: float = _HIGH,
+    ) -> Iterable[Draft]:  # fmt: skip
+        """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little."""
+        these = np.unique(np.asarray(list(calls), dtype=np.int64))
+        if not len(these):
+            return
+        lost_s = self.lost_s(these)
+        gain = min(lost_s if gain_s is None else gain_s, self.of.step_s)
+        if gain >= LEAST * self.of.step_s > 0:
+            yield Draft(
+                remedy=remedy,
+                regime=regime or self.regime_of(these),
+                evidence=evidence,
+                lost_s=max(lost_s, gain),
+                gain_s=gain,
+                low_s=low * gain,
+                high_s=min(high * gain, self.of.step_s),
+                calls=these,
+            )
+
+    def waiting(
+        self, remedy: Remedy, regime: Regime, lost_s: float, gain_s: float, evidence: str, low: float = 0.7
+    ) -> Iterable[Draft]:
+        """A draft of time in which the step waits, in no call."""
+        if gain_s >= LEAST * self.of.step_s > 0:
+            high_s = min(max(lost_s, gain_s), self.of.step_s)
+            yield Draft(remedy=remedy, regime=regime, evidence=evidence, lost_s=lost_s, gain_s=gain_s,
+                        low_s=low * gain_s, high_s=max(gain_s, high_s), calls=np.empty(0, dtype=np.int64))  # fmt: skip

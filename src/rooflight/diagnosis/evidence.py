@@ -1,0 +1,320 @@
+"""Evidence: what an analysis knows of where a step's time goes, call by call, as the remedies read it.
+
+A step takes what its host does and what its device does. On a CPU both are one thread: the times of ops and of the
+gaps between them add up. On a GPU the longer of both is the step, and what neither explains is idle time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from rooflight.costs.cost import Uncosted
+from rooflight.costs.registry import traits_of
+from rooflight.network.collectives import kind_of
+from rooflight.records.measurement import Float64
+from rooflight.records.record import Direction, StorageKind
+from rooflight.records.session import Flags, Int64
+from rooflight.records.signature import ON_HOST, OpSignature
+from rooflight.records.timeline import HostLine, Idle, Timeline
+from rooflight.roofline.bound import Limiter
+from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.host import SYNCS
+
+LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a tenth of it
+_USUAL_GAP_S: Final = 1e-5
+_USUAL_OP_S: Final = 5e-6
+_FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
+_MOST_FLOOR_S: Final = 1e-5
+
+WAITS: Final = ("the data loader", "starting processes", "another process", "compiling", "collectives")
+"""What a line of the host may be in that is no op."""
+
+
+class Evidence:
+    """Arrays have one entry per counted call, in order. ``seconds`` of each call on the device, measured, predicted or
+    bounded; ``host_s`` what the host takes for it beside that; ``other_s`` is what else the step waits for.
+    """
+
+    def __init__(self, analysis: CostedSession) -> None:
+        self.analysis, self.session = analysis, analysis.session
+        self.records: Int64 = np.flatnonzero(self.session.counted)
+        columns = self.session.columns
+        self.signature: Int64 = columns.signature[self.records].astype(np.int64)
+        self.direction = columns.direction[self.records]
+        self.module = columns.module[self.records]
+        self.on_cpu = analysis.device.kind == "cpu"
+
+    # -- times --------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def measured(self) -> bool:
+        """Whether the step and its ops were timed on this device."""
+        return self.analysis.totals.measured_s is not None and self.analysis.totals.ops_measured_s is not None
+
+    @cached_property
+    def source(self) -> str:
+        """Where the times come from."""
+        if self.analysis.totals.measured_s is not None:
+            return "measured"
+        return "predicted" if self.analysis.totals.predicted_wall is not None else "bound"
+
+    @cached_property
+    def step_s(self) -> float:
+        """Seconds of a step: measured, else predicted, else at least."""
+        totals = self.analysis.totals
+        wall = totals.predicted_wall
+        return totals.measured_s or (wall.time_s if wall else 0.0) or totals.op_bound_s
+
+    @cached_property
+    def bound_s(self) -> Float64:
+        """The bound of each call, 0 where it has none."""
+        bounds = np.array([bound.time_s if bound else 0.0 for bound in self.analysis.bounds], dtype=np.float64)
+        return self._by_call(bounds)
+
+    @cached_property
+    def seconds(self) -> Float64:
+        """Of each call: measured, predicted or its bound. What was measured sums to no more than the step."""
+        if self.measured and self.analysis.measurement is not None:
+            found = np.nan_to_num(self.analysis.measurement.op_s[self.records])
+            # a profiler slows short ops down, and what took part of a step took no more than it
+            return found * min(1.0, self.step_s / max(float(found.sum()), 1e-12)) if self.on_cpu else found
+        if self.analysis.predicts:
+            return self.analysis.predicted_op_s
+        if self.on_cpu and self.analysis.totals.measured_s:  # of compiled code: the step shared out by the bounds
+            guessed = self.bound_s + _USUAL_OP_S * self.works
+            waited_s = self.in_library(*WAITS)[0]
+            return np.asarray(guessed * (self.step_s - waited_s) / max(float(guessed.sum()), 1e-12))
+        return self.bound_s
+
+    @cached_property
+    def works(self) -> Flags:
+        """Calls that do more than look at memory in another way."""
+        views = np.array([not traits_of(op).view for op in self.session.signatures], dtype=np.bool_)
+        return np.asarray(self._by_call(views), dtype=np.bool_)
+
+    @cached_property
+    def host_s(self) -> Float64:
+        """What the host takes for each call: on a CPU the usual gap after it, on a GPU its launch."""
+        if self.on_cpu:
+            return np.full(len(self.records), self._usual_gap_s if self.measured else 0.0)
+        launches = self.timeline.launches if self.timeline else None
+        launch_s = (
+            launches.host_per_launch_s if launches and launches.host_per_launch_s else self.analysis.host.launch_s
+        )
+        return np.asarray(self.analysis.queue.units * launch_s, dtype=np.float64)
+
+    @cached_property
+    def _outside_s(self) -> float:
+        return max(0.0, self.step_s - float(self.seconds.sum()))
+
+    @cached_property
+    def _gaps(self) -> Float64:
+        """After each call, until the next one: of the profiled step, empty where it is not known."""
+        measurement = self.analysis.measurement
+        if not self.on_cpu or not self.measured or measurement is None or not len(measurement.op_starts_s):
+            return np.empty(0)
+        starts, took = measurement.op_starts_s[:, self.records], measurement.op_samples_s[:, self.records]
+        known = np.isfinite(starts).all(axis=0)
+        starts, took = starts[:, known], took[:, known]
+        if starts.shape[1] < 2:
+            return np.empty(0)
+        gaps = np.median(starts[:, 1:] - starts[:, :-1] - took[:, :-1], axis=0)
+        return np.asarray(np.maximum(gaps, 0.0), dtype=np.float64)
+
+    @cached_property
+    def long_gaps_s(self) -> float:
+        """Seconds between calls in which the host did something else."""
+        if not len(self._gaps):
+            return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
+        long = float(self._gaps[self._gaps > LONG_GAP_S].sum())
+        begins = self._outside_s - float(self._gaps.sum())  # before the first call and after the last
+        return min(self._outside_s, long + max(0.0, begins - _USUAL_GAP_S * len(self.records)))
+
+    @cached_property
+    def _usual_gap_s(self) -> float:
+        return (self._outside_s - self.long_gaps_s) / max(1, len(self.records))
+
+    @cached_property
+    def floor_s(self) -> float:
+        """What a call takes inside its own time without any work: its dispatch."""
+        working = self.seconds[self.works & (self.seconds > 0)]
+        if not self.on_cpu or not self.measured or not len(working):
+            return 0.0
+        return min(float(np.percentile(working, _FLOOR)), _MOST_FLOOR_S)
+
+    @cached_property
+    def overhead_s(self) -> Float64:
+        """Of each call what is no work: dispatch and launch."""
+        return np.minimum(self.seconds, self.floor_s) + self.host_s
+
+    @cached_property
+    def device_total_s(self) -> float:
+        """Seconds of all calls on the device."""
+        return float(self.seconds.sum())
+
+    @cached_property
+    def host_total_s(self) -> float:
+        """Seconds of the host for all calls."""
+        return float(self.host_s.sum())
+
+    def gain(self, device_s: float = 0.0, host_s: float = 0.0, other_s: float = 0.0) -> float:
+        """By how much the step is shorter without so many seconds of the device, of the host and of waiting."""
+        if self.on_cpu:
+            return min(self.step_s, max(0.0, device_s + host_s + other_s))
+        device, host = self.device_total_s, self.host_total_s
+        before, after = max(device, host), max(device - device_s, host - host_s, 0.0)
+        return min(self.step_s, max(0.0, before - after) + max(0.0, other_s))
+
+    # -- what the host does -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """What the device did meanwhile, where it was followed."""
+        return self.analysis.timeline if self.analysis.measurement is not None else None
+
+    @cached_property
+    def idle(self) -> Idle | None:
+        """Why the device was idle in a step, where that is known."""
+        if self.timeline is None:
+            return None
+        mine = [step.idle for step in self.timeline.steps if step.in_session and step.idle is not None]
+        return mine[0] if mine else self.timeline.idle
+
+    @cached_property
+    def lines(self) -> Sequence[HostLine]:
+        """Where the host's thread was longest, by the sampler, in seconds of the timed step."""
+        measurement = self.analysis.measurement
+        return measurement.host.lines if measurement is not None and measurement.host is not None else ()
+
+    def in_library(self, *within: str) -> tuple[float, float, HostLine | None]:
+        """Seconds of a step in such library code, those asleep of them, and the line where it was longest. Sampled
+        steps may be slower than timed ones: shares count.
+        """
+        total = sum(line.seconds for line in self.lines)
+        mine = [line for line in self.lines if line.within in within]
+        if not mine or not total or not self.analysis.totals.measured_s:
+            return 0.0, 0.0, None
+        scale = min(1.0, self.step_s / total)
+        return sum(line.seconds for line in mine) * scale, sum(line.asleep_s for line in mine) * scale, mine[0]
+
+    @cached_property
+    def asleep_s(self) -> float:
+        """Seconds in which the host's thread slept outside of ops."""
+        measurement = self.analysis.measurement
+        if measurement is None or measurement.host is None or not self.on_cpu or not self.measured:
+            return 0.0
+        slept = max(0.0, self.step_s - measurement.host.cpu_s)
+        total = sum(line.seconds for line in self.lines)
+        sampled = sum(line.asleep_s for line in self.lines) / total * self.step_s if total else slept
+        return min(slept, sampled, self.long_gaps_s)
+
+    @cached_property
+    def held_up_s(self) -> float:
+        """Seconds in which the host's thread waited for a CPU that other programs had."""
+        measurement = self.analysis.measurement
+        if measurement is None or measurement.host is None or not self.measured:
+            return 0.0
+        return max(0.0, self.step_s - measurement.host.cpu_s - self.asleep_s)
+
+    # -- what the calls are -------------------------------------------------------------------------------------------
+
+    def _by_call(self, values: Float64 | Flags) -> Float64:
+        return np.asarray(values[self.signature], dtype=np.float64) if len(values) else np.empty(0)
+
+    @cached_property
+    def ops(self) -> Sequence[OpSignature]:
+        """The signature of each call."""
+        return [self.session.signatures[number] for number in self.signature.tolist()]
+
+    def named(self, *names: str) -> Int64:
+        """Calls of ops that have such names."""
+        these = np.array([op.name in names for op in self.session.signatures], dtype=np.bool_)
+        return np.flatnonzero(these[self.signature]) if len(these) else np.empty(0, dtype=np.int64)
+
+    def where_op(self, holds: Iterable[bool]) -> Flags:
+        """By call what holds of its signature."""
+        flags = np.array(list(holds), dtype=np.bool_)
+        return flags[self.signature] if len(flags) else np.empty(0, dtype=np.bool_)
+
+    @cached_property
+    def products(self) -> Flags:
+        """Calls that multiply matrices."""
+        costs = self.analysis.costs
+        return self.where_op(not isinstance(cost, Uncosted) and cost.matrix_flops > 0 for cost in costs)
+
+    @cached_property
+    def limiters(self) -> Sequence[Limiter | None]:
+        """By signature what limits its bound."""
+        return [bound.limiter if bound else None for bound in self.analysis.bounds]
+
+    @cached_property
+    def collectives(self) -> Flags:
+        """Calls that exchange with other ranks."""
+        return self.where_op(kind_of(op.name) is not None for op in self.session.signatures)
+
+    @cached_property
+    def syncs(self) -> Flags:
+        """Calls whose results the host waits for."""
+        return self.where_op(op.name in SYNCS and ON_HOST not in op.attributes for op in self.session.signatures)
+
+    @cached_property
+    def trains(self) -> bool:
+        """Whether there is a backward pass."""
+        return bool((self.direction == Direction.BACKWARD).any())
+
+    @cached_property
+    def optimizes(self) -> bool:
+        """Whether an optimizer steps."""
+        return bool((self.direction == Direction.OPTIMIZER).any())
+
+    @cached_property
+    def kinds(self) -> Sequence[int]:
+        """The kind of each storage; inputs where that is not known."""
+        lifetimes = self.session.lifetimes
+        if lifetimes is None:
+            return [int(StorageKind.INPUT)] * len(self.session.storage_bytes)
+        return [int(kind) for kind in lifetimes.kind]
+
+    @cached_property
+    def reads(self) -> Sequence[Sequence[int]]:
+        """Storages that each call reads."""
+        return self._touched(self.session.columns.read_offsets, self.session.columns.read_ids)
+
+    @cached_property
+    def writes(self) -> Sequence[Sequence[int]]:
+        """Storages that each call writes."""
+        return self._touched(self.session.columns.written_offsets, self.session.columns.written_ids)
+
+    def _touched(self, offsets: Int64, ids: np.ndarray) -> Sequence[Sequence[int]]:
+        begins, flat = offsets.tolist(), ids.tolist()
+        return [flat[begins[record] : begins[record + 1]] for record in self.records.tolist()]
+
+    @cached_property
+    def readers(self) -> dict[int, list[int]]:
+        """By storage the calls that read it."""
+        found: dict[int, list[int]] = {}
+        for call, storages in enumerate(self.reads):
+            for storage in storages:
+                found.setdefault(storage, []).append(call)
+        return found
+
+    def parameter_read(self, call: int) -> int | None:
+        """A parameter that a call reads."""
+        kinds = self.kinds
+        return next((each for each in self.reads[call] if kinds[each] == StorageKind.PARAMETER), None)
+
+    def places(self, calls: Iterable[int], most: int = 2) -> str:
+        """Modules and functions in which calls take longest, as the end of a sentence: `` in Attention, F.softmax``."""
+        found: dict[str, float] = {}
+        for call in calls:
+            entry = self.session.modules[self.module[call]]
+            record = self.records[call]
+            name = entry.class_name or self.session.functions[self.session.columns.function[record]]
+            if name:
+                found[name] = found.get(name, 0.0) + float(self.seconds[call])
+        names = sorted(found, key=lambda name: -found[name])[:most]
+        return f" in {', '.join(names)}" if names else ""

@@ -1,0 +1,93 @@
+"""Regimes: what a step, its phases and its layers spend their time on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Facts
+from rooflight.records.record import Direction, outside_modules, phase_name
+from rooflight.records.session import Flags
+from rooflight.roofline.bound import Limiter
+from rooflight.roofline.findings import Regime, RegimeShare
+
+_OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
+_SMALL: Final = 8.0
+_MOST_LAYERS: Final = 12
+
+
+def shares_of(facts: Facts) -> Mapping[Regime, float]:
+    """The share of each regime in a step; they sum to 1."""
+    of = facts.of
+    seconds = _by_regime(facts, np.ones(len(of.records), dtype=np.bool_))
+    idle = of.idle
+    if idle is not None:
+        waits_s = idle.data_loader_s + idle.pageable_copy_s + idle.sync_s + idle.driver_s
+        seconds[Regime.IDLE] += waits_s
+        seconds[Regime.COMMUNICATION] += idle.rank_s
+        seconds[Regime.OVERHEAD] += idle.host_late_s + idle.launch_s
+    elif of.on_cpu and of.analysis.totals.measured_s:
+        waits_s = max(of.asleep_s, of.in_library("the data loader", "starting processes", "another process")[0])
+        exchange_s = max(0.0, of.in_library("collectives")[0] - seconds[Regime.COMMUNICATION])
+        gaps_s = of.long_gaps_s if of.measured else waits_s + exchange_s
+        seconds[Regime.IDLE] += min(waits_s, gaps_s)
+        seconds[Regime.COMMUNICATION] += exchange_s
+        seconds[Regime.OVERHEAD] += max(0.0, gaps_s - waits_s - exchange_s)
+    for each in of.session.run.between if of.session.run is not None else ():
+        seconds[Regime.IDLE] += each.seconds * float(each.name == "loader")
+    total = sum(seconds.values())
+    return {regime: each / total if total else 0.0 for regime, each in seconds.items()}
+
+
+def _by_regime(facts: Facts, chosen: Flags) -> dict[Regime, float]:
+    """Seconds of calls: their overhead, and their work by what limits it."""
+    of = facts.of
+    found = dict.fromkeys(Regime, 0.0)
+    work = np.maximum(of.seconds - of.floor_s, 0.0) if of.on_cpu else of.seconds
+    if of.on_cpu:
+        found[Regime.OVERHEAD] = float((of.overhead_s * chosen).sum())
+    elif of.idle is None:
+        found[Regime.OVERHEAD] = max(0.0, float(((of.host_s - of.seconds) * chosen).sum()))
+    names = [Regime.COMMUNICATION if each else None for each in of.collectives.tolist()]
+    limiters = [_OF_LIMITER.get(each, Regime.MEMORY) if each else Regime.MEMORY for each in of.limiters]
+    # a call far above its bound and little above an empty one is as small as its dispatch
+    small = (of.seconds < _SMALL * of.floor_s) & (of.bound_s < 0.1 * of.seconds) if of.on_cpu else chosen & False
+    for call, (name, number) in enumerate(zip(names, of.signature.tolist(), strict=True)):
+        if chosen[call]:
+            found[name or (Regime.OVERHEAD if small[call] else limiters[number])] += float(work[call])
+    return found
+
+
+def phases_of(facts: Facts) -> tuple[RegimeShare, ...]:
+    """The regime of each phase: a named one, or forward, backward and optimizer."""
+    of, session = facts.of, facts.of.session
+    others = any(session.phases)
+    columns = session.columns
+    pairs = columns.phase[of.records].astype(np.int64) * len(Direction) + of.direction
+    found = []
+    for pair in np.unique(pairs).tolist():
+        name = phase_name(session.phases[pair // len(Direction)], Direction(pair % len(Direction)), others=others)
+        found.append((name, pairs == pair))
+    return tuple(_shares(facts, found))
+
+
+def layers_of(facts: Facts) -> tuple[RegimeShare, ...]:
+    """The regime of each class of module, those with most time first."""
+    of, session = facts.of, facts.of.session
+    names = [module.class_name for module in session.modules]
+    by_name: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        by_name.setdefault(name or outside_modules(Direction.FORWARD), []).append(number)
+    found = [(name, np.isin(of.module, numbers)) for name, numbers in by_name.items()]
+    return tuple(sorted(_shares(facts, found), key=lambda each: -each.seconds)[:_MOST_LAYERS])
+
+
+def _shares(facts: Facts, parts: Iterable[tuple[str, Flags]]) -> Iterable[RegimeShare]:
+    for name, chosen in parts:
+        seconds = _by_regime(facts, chosen)
+        total = sum(seconds.values())
+        regime = max(seconds, key=lambda each: seconds[each])
+        if total:
+            yield RegimeShare(name=name, seconds=total, regime=regime, confidence=seconds[regime] / total)

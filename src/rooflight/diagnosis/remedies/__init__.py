@@ -1,0 +1,29 @@
+"""The remedies: when each applies, what it saves, how to do it and how to verify it. A rule reads ``Facts`` and yields
+drafts; those that need the same evidence share a file.
+"""
+
+from typing import Final
+
+from rooflight.diagnosis.remedies import (
+    attention,
+    compiled,
+    exchange,
+    loops,
+    optimizer,
+    precision,
+    size,
+    waiting,
+    waste,
+)
+
+RULES: Final = (
+    *waiting.RULES,
+    *waste.RULES,
+    *loops.RULES,
+    *attention.RULES,
+    *precision.RULES,
+    *optimizer.RULES,
+    *exchange.RULES,
+    *compiled.RULES,
+    *size.RULES,
+)

@@ -1,0 +1,89 @@
+"""Attention: written out op by op, or with keys and values copied to every head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.session import Int64
+
+SDPA: Final = Remedy(
+    id="sdpa",
+    title="attention written out (product, softmax, product)",
+    remedy="torch.nn.functional.scaled_dot_product_attention; attn_implementation='sdpa' in transformers",
+    verify="no softmax over scores is left in the step",
+)
+REPEAT_KV: Final = Remedy(
+    id="repeat-kv",
+    title="keys and values are copied to every head",
+    remedy="grouped-query attention without copies: scaled_dot_product_attention(..., enable_gqa=True), or queries "
+    "grouped by key head",
+    verify="no copy of an expanded tensor before attention",
+)
+_SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")
+_ATTENTION: Final = "scaled_dot_product"
+_COPIES: Final = (
+    "aten::clone", "aten::copy_", "aten::repeat", "aten::contiguous", "aten::_to_copy", "aten::index_select",
+    "aten::expand_copy", "aten::repeat_interleave", "aten::reshape", "aten::index",
+)  # fmt: skip
+
+
+def written_out(facts: Facts) -> Iterable[Draft]:
+    """Softmaxes between products, and all that works on their scores."""
+    of = facts.of
+    attending = np.isin(of.records, list(of.analysis.fusion.attending))
+    softmaxes = of.named(*_SOFTMAX)
+    if not attending.any() or not len(softmaxes):
+        return
+    scores = {of.ops[call].outputs[0].numel for call in softmaxes.tolist() if len(of.ops[call].outputs[0].shape) > 2}
+    if not scores:
+        return
+    on_scores = of.where_op(
+        any(tensor.numel in scores for tensor in (*op.inputs, *op.outputs)) for op in of.session.signatures
+    )
+    between = np.flatnonzero(on_scores & of.works & ~of.products)
+    multiply = np.flatnonzero(on_scores & of.products)
+    calls: Int64 = np.concatenate([between, multiply])
+    # the kernel multiplies as they do, at a size that stays in the cache, and moves no scores
+    gain_s = facts.spared(between, 0.9) + 0.15 * facts.spared(multiply)
+    text = (
+        f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
+        f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls.tolist())}"
+    )
+    yield from facts.draft(SDPA, calls, text, gain_s=gain_s, low=0.5, high=1.5)
+
+
+def repeated_heads(facts: Facts) -> Iterable[Draft]:
+    """Copies of expanded tensors that attention reads."""
+    of = facts.of
+    spread = of.where_op(
+        op.name in _COPIES
+        and bool(op.outputs)
+        and (
+            any(tensor.distinct * 2 <= tensor.numel for tensor in op.inputs)
+            or (len(op.inputs) > 0 and op.name != "aten::index" and op.outputs[0].numel >= 2 * op.inputs[0].numel)
+        )
+        for op in of.session.signatures
+    )
+    if not spread.any():
+        return
+    attends = of.where_op(_ATTENTION in op.name for op in of.session.signatures) | (
+        np.isin(of.records, list(of.analysis.fusion.attending))
+    )
+    read = {storage for call in np.flatnonzero(attends).tolist() for storage in of.reads[call]}
+    calls = [call for call in np.flatnonzero(spread).tolist() if read & set(of.writes[call])]
+    if not calls:
+        return
+    copied = {storage for call in calls for storage in of.writes[call]}
+    reading = [call for call in np.flatnonzero(attends).tolist() if copied & set(of.reads[call])]
+    written, source = (sum(getattr(of.ops[call], f"{way}_bytes") for call in calls) for way in ("output", "input"))
+    gain_s = facts.spared(calls) + 0.4 * facts.spared(reading)
+    text = f"{count_of(len(calls), 'copy', 'copies')} write {Quantity(written, 'B')} from {Quantity(source, 'B')}"
+    yield from facts.draft(REPEAT_KV, [*calls, *reading], text + of.places(calls), gain_s=gain_s, low=0.6, high=1.4)
+
+
+RULES: Final = (written_out, repeated_heads)

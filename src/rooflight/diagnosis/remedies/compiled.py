@@ -1,0 +1,114 @@
+"""torch.compile and CUDA graphs: what fusion and fewer launches would bring, and what compiled code loses again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.prediction.gain.gain import predicted_gain
+from rooflight.records.quantity import count_of
+from rooflight.records.record import Direction
+from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.findings import Regime
+
+COMPILE: Final = Remedy(
+    id="compile",
+    title="many ops that few kernels could do",
+    remedy="torch.compile on the model or the function",
+    verify="rooflight compile-bench: steady-state gain, and what compiling costs",
+    waste=False,
+)
+GRAPHS: Final = Remedy(
+    id="cuda-graphs",
+    title="launches take longer than the kernels",
+    remedy="torch.compile(mode='reduce-overhead'), or torch.cuda.graph around the step",
+    verify="the device is busy through the step",
+    waste=False,
+)
+RECOMPILES: Final = Remedy(
+    id="recompiles",
+    title="functions are compiled again and again",
+    remedy="take what changes out of the compiled code, or torch._dynamo.mark_dynamic, dynamic=True",
+    verify="TORCH_LOGS=recompiles is silent after the first steps",
+)
+BREAKS: Final = Remedy(
+    id="graph-breaks",
+    title="graph breaks cut compiled code into pieces",
+    remedy="take the line out of the compiled function: print, .item(), branches on data; fullgraph=True finds it",
+    verify="rooflight explain shows no break",
+)
+
+
+def compiling(facts: Facts) -> Iterable[Draft]:
+    """What torch.compile would bring to a program that does not use it."""
+    of = facts.of
+    analysis = of.analysis
+    if analysis.session.compiled or not isinstance(analysis, Analysis) or not of.step_s or analysis.without_storages:
+        return
+    if not of.on_cpu and not analysis.predicts:
+        yield from _fusing(facts)
+        return
+    gain = predicted_gain(analysis)
+    in_ops_s = of.device_total_s + of.host_total_s if of.on_cpu else of.step_s
+    calls = np.flatnonzero(of.works & (of.direction != Direction.OPTIMIZER))
+    share = min(1.0, in_ops_s / of.step_s)
+    best, low, high = (
+        max(0.0, of.step_s * share * (1 - 1 / each))
+        for each in (gain.steady_speedup, gain.speedup_low, gain.speedup_high)
+    )
+    if not best:
+        return
+    text = f"{count_of(len(calls), 'op')}, {count_of(len(gain.work.launches), 'kernel')} when compiled"
+    yield from facts.draft(COMPILE, calls, text, gain_s=best, low=low / best, high=max(1.0, high / best))
+
+
+def _fusing(facts: Facts) -> Iterable[Draft]:
+    """Of a program whose kernels were measured, without predictions: what must not move, and what host time goes."""
+    of, program = facts.of, facts.of.analysis.program
+    op_s = of.analysis.totals.op_bound_s
+    if not op_s:
+        return
+    calls = np.flatnonzero(of.works & ~of.products)
+    gain_s = of.gain((1 - program.fused_bound_s / op_s) * of.device_total_s, 0.6 * of.host_total_s)
+    text = f"the ops move more than fused ones must: bound {1 - program.fused_bound_s / op_s:.0%} lower"
+    yield from facts.draft(COMPILE, calls, text, gain_s=gain_s, low=0.3, high=1.4)
+
+
+def graphs(facts: Facts) -> Iterable[Draft]:
+    """Launches on a GPU that the host issues more slowly than the device works."""
+    of = facts.of
+    if of.on_cpu or of.analysis.host.replayed:
+        return
+    idle = of.idle
+    launches = of.timeline.launches if of.timeline is not None else None
+    if launches is not None and launches.graphs:
+        return
+    late_s = idle.host_late_s + idle.launch_s if idle is not None else max(0.0, of.host_total_s - of.device_total_s)
+    text = f"the device waits for launches {late_s / max(of.step_s, 1e-12):.0%} of the step"
+    yield from facts.waiting(GRAPHS, Regime.OVERHEAD, late_s, 0.85 * late_s, text, 0.5)
+
+
+def compiled_again(facts: Facts) -> Iterable[Draft]:
+    """Functions that were compiled too often, and graph breaks."""
+    of, measurement = facts.of, facts.of.analysis.measurement
+    if measurement is None or measurement.host is None:
+        return
+    seen = measurement.host.compilations
+    in_torch_s, _, _ = of.in_library("compiling")
+    limited = [each for each in seen if each.limited]
+    again = limited or [each for each in seen if each.times > 1 and in_torch_s > 0.05 * of.step_s]
+    if again:
+        worst = max(again, key=lambda each: each.times)
+        text = f"{worst.function}, {worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
+        # what runs eagerly again is about as much slower as the bounds of fused and single ops differ
+        yield from facts.waiting(RECOMPILES, Regime.OVERHEAD, of.step_s, max(in_torch_s, 0.3 * of.step_s), text, 0.5)
+    broken = [each.reason for each in seen if not each.times and each.reason]
+    if broken and not again:
+        text = f"{count_of(len(broken), 'graph break')}: {broken[0][:100]}"
+        yield from facts.waiting(BREAKS, Regime.OVERHEAD, of.step_s, 0.2 * of.step_s, text, 0.3)
+
+
+RULES: Final = (compiling, graphs, compiled_again)

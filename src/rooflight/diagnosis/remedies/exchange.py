@@ -1,0 +1,65 @@
+"""Exchange between ranks: many small collectives, and what no computing hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.roofline.findings import Regime
+
+SMALL: Final = Remedy(
+    id="small-collectives",
+    title="many small collectives, one after the other",
+    remedy="stack the values and reduce them once; log every N steps",
+    verify="one collective in their place",
+)
+OVERLAP: Final = Remedy(
+    id="overlap",
+    title="communication that no computing hides",
+    remedy="overlap it: DDP's buckets (bucket_cap_mb), no_sync() while accumulating, FSDP prefetch",
+    verify="exposed communication falls",
+    waste=False,
+)
+_SMALL_BYTES: Final = 64 * 1024
+
+
+def small(facts: Facts) -> Iterable[Draft]:
+    """Collectives that take their latency only."""
+    of = facts.of
+    calls = np.flatnonzero(of.collectives)
+    tiny = [call for call in calls.tolist() if of.ops[call].input_bytes <= _SMALL_BYTES]
+    waited_s, _, line = of.in_library("collectives")
+    if len(tiny) < 4:
+        return
+    took_s = max(facts.spared(tiny), waited_s * len(tiny) / max(1, len(calls)))
+    if not took_s:
+        return
+    at = f" at {line.where}" if line is not None and line.where else ""
+    sizes = sum(of.ops[call].input_bytes for call in tiny)
+    text = f"{count_of(len(tiny), 'collective')} of {Quantity(sizes, 'B')} in all take {Quantity(took_s, 's')}{at}"
+    gain_s = took_s * (1 - max(1, len(tiny) / 16) / len(tiny))
+    yield from facts.draft(SMALL, tiny, text, gain_s=gain_s, regime=Regime.COMMUNICATION, low=0.5, high=1.4)
+
+
+def exposed(facts: Facts) -> Iterable[Draft]:
+    """Time of collectives in which nothing is computed."""
+    of, timeline = facts.of, facts.of.timeline
+    found = of.analysis.communication
+    exposed_s = found.exposed_step_s
+    if timeline is not None:
+        steps = [step.exposed_communication_s for step in timeline.steps if step.in_session]
+        exposed_s = sum(steps) / len(steps) if steps else timeline.exposed_communication_s
+    large = [call for call in np.flatnonzero(of.collectives).tolist() if of.ops[call].input_bytes > _SMALL_BYTES]
+    if not exposed_s and large:
+        exposed_s = facts.spared(large)
+    if not exposed_s or not (large or timeline is not None):
+        return
+    text = f"{Quantity(exposed_s, 's')} of the step's communication is hidden by nothing"
+    yield from facts.waiting(OVERLAP, Regime.COMMUNICATION, exposed_s, 0.6 * exposed_s, text, 0.3)
+
+
+RULES: Final = (small, exposed)

@@ -1,0 +1,174 @@
+"""Loops: the same ops again and again on small parts, on one large tensor, or on a prefix that grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.values import depths
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.record import Direction
+from rooflight.records.session import Int64
+from rooflight.roofline.findings import Regime
+
+VECTORISE: Final = Remedy(
+    id="vectorise",
+    title="a loop of small ops, part after part",
+    remedy="one op on all parts at once: a batch dimension, padding and masks, torch.vmap, torch._foreach_*",
+    verify="the number of calls in the step falls by the length of the loop",
+)
+PRODUCTS: Final = Remedy(
+    id="batch-products",
+    title="many small products, one after the other",
+    remedy="torch.bmm or einsum on stacked operands, one Linear for several, grouped products for experts",
+    verify="fewer mm, addmm and bmm in the step",
+)
+SCAN: Final = Remedy(
+    id="scan",
+    title="a loop reads a large tensor for each item",
+    remedy="one pass for all items: sort and split, bincount, scatter or index_add, a comparison by broadcasting",
+    verify="the large tensor is read once or twice in the step",
+)
+KV_CACHE: Final = Remedy(
+    id="kv-cache",
+    title="each new token runs the whole sequence",
+    remedy="keep keys and values of past tokens (a KV cache), and pass the new token only",
+    verify="products have one row per sequence after the first token",
+)
+
+_LONG: Final = 8  # a loop has so many turns
+_SMALL: Final = 6.0  # times what a call takes that does nothing
+_MOST_GROUPS: Final = 40
+_LARGE_BYTES: Final = 1 << 18
+
+
+def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
+    """Calls of one op on equal shapes in the forward pass that do not all need each other, and how many of them could
+    run together, those with most time first.
+    """
+    of = facts.of
+    if not facts.values.known or not len(of.records):
+        return
+    keys: dict[tuple[object, ...], int] = {}
+    numbers = [keys.setdefault((op.name, op.input_shapes), len(keys)) for op in of.session.signatures]
+    group = np.array(numbers, dtype=np.int64)[of.signature]
+    fit = of.works & (of.direction == Direction.FORWARD) & ~of.collectives & ~facts.values.constant
+    counts = np.bincount(group[fit], minlength=len(keys))
+    seconds = np.bincount(group[fit], (of.seconds + of.host_s)[fit], minlength=len(keys))
+    for number in np.argsort(-seconds)[:_MOST_GROUPS].tolist():
+        if counts[number] < _LONG:
+            continue
+        calls = np.flatnonzero(fit & (group == number))
+        chosen = np.zeros(len(of.records), dtype=np.bool_)
+        chosen[calls] = True
+        longest = max(depths(of, chosen).values())
+        if counts[number] / longest >= 4:
+            yield calls, counts[number] / longest
+
+
+def loops(facts: Facts) -> Iterable[Draft]:
+    """Loops over rows, heads, experts and items."""
+    of = facts.of
+    small: list[tuple[Int64, float]] = []
+    products: list[tuple[Int64, float]] = []
+    large: list[tuple[Int64, float]] = []
+    nothing_s = of.floor_s + (float(of.host_s.mean()) if len(of.host_s) else 0.0)
+    for calls, together in _loops(facts):
+        mean_s = float((of.seconds + of.host_s)[calls].mean())
+        if of.products[calls[0]]:
+            kind = products if mean_s < 10 * _SMALL * nothing_s else []
+        elif mean_s < _SMALL * nothing_s or not of.on_cpu:
+            kind = small
+        else:
+            kind = large if _one_tensor(facts, calls) else []
+        kind.append((calls, together))
+    yield from _scans(facts, large, small)
+    for remedy, found in ((PRODUCTS, products), (VECTORISE, small)):
+        if not found:
+            continue
+        calls = np.concatenate([each for each, _ in found])
+        if remedy is VECTORISE:
+            calls = np.concatenate([calls, *(each for each, _ in products)])
+        # together n calls take one call's overhead, and their work, which is faster in one piece
+        share = 1 - sum(len(each) / together for each, together in found) / sum(len(each) for each, _ in found)
+        gain_s = facts.spared(calls, 0.8 * share) * _with_backward(facts)
+        turns = max(len(each) for each, _ in found)
+        text = (
+            f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
+            f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}; "
+            f"{Quantity(nothing_s, 's')} of each is dispatch"
+        )
+        yield from facts.draft(remedy, calls, text, gain_s=gain_s, low=0.5, high=1.6)
+
+
+def _with_backward(facts: Facts) -> float:
+    """What the forward pass spares, the backward pass spares too."""
+    of = facts.of
+    total = of.seconds + of.host_s
+    forward_s = float(total[of.direction == Direction.FORWARD].sum())
+    return 1 + float(total[of.direction == Direction.BACKWARD].sum()) / forward_s if forward_s else 1.0
+
+
+def _one_tensor(facts: Facts, calls: Int64) -> bool:
+    """Whether all calls read one storage."""
+    size = facts.of.session.storage_bytes
+    reads = [set(facts.of.reads[call]) for call in calls[:_LONG].tolist()]
+    return any(size[storage] >= _LARGE_BYTES for storage in set.intersection(*reads))
+
+
+def _scans(facts: Facts, large: list[tuple[Int64, float]], small: list[tuple[Int64, float]]) -> Iterable[Draft]:
+    if not large:
+        return
+    turns = len(large[0][0])
+    same = [calls for calls, _ in (*large, *small) if turns / 2 <= len(calls) <= 2 * turns]
+    first = large[0][0]
+    # what the loop makes of each scan belongs to it as well
+    of = facts.of
+    begin, end = int(first[0]), int(first[-1])
+    inside = [call for call in range(begin, min(len(of.records), end + end // turns)) if of.works[call]]
+    calls = np.unique(np.concatenate([*same, np.array(inside, dtype=np.int64)]))
+    of_one = of.session.signatures[of.signature[first[0]]]
+    text = (
+        f"{of_one.name.removeprefix('aten::')} reads the same {Quantity(of_one.input_bytes, 'B')} {turns:,} times; the "
+        f"loop takes {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+    )
+    yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)), low=0.6, high=1.15)
+
+
+def kv_cache(facts: Facts) -> Iterable[Draft]:
+    """Products with one weight whose rows grow from call to call."""
+    of = facts.of
+    if of.trains or not facts.values.known:
+        return
+    by_weight: dict[tuple[int, str], list[int]] = {}
+    for call in np.flatnonzero(of.products).tolist():
+        weight = of.parameter_read(call)
+        if weight is not None:
+            by_weight.setdefault((weight, of.ops[call].name), []).append(call)
+    growing: list[tuple[list[int], list[int]]] = []
+    for calls in by_weight.values():
+        rows = [of.ops[call].outputs[0].numel for call in calls]
+        steps = {after - before for before, after in pairwise(rows)}
+        if len(calls) >= 4 and len(steps) == 1 and min(steps) > 0:
+            growing.append((calls, rows))
+    if not growing:
+        return
+    calls, rows = growing[0]
+    first, last, turns = calls[0], calls[-1], len(calls)
+    new = (rows[1] - rows[0]) / (sum(rows[1:]) / (turns - 1))
+    inside = np.array([call for call in range(first, min(len(of.records), last + last // turns)) if of.works[call]])
+    work_s = float(np.maximum(of.seconds[inside] - of.floor_s, 0.0).sum())
+    once = max(new, float(of.bound_s[inside].sum()) / turns / max(work_s / turns, 1e-12) * 0.2)
+    gain_s = of.gain(work_s * (1 - 1 / turns) * max(0.0, 0.95 - once))
+    text = (
+        f"{count_of(len(growing), 'weight')} multiplied {turns:,} times a step, with {rows[0]:,} to {rows[-1]:,} "
+        f"results: the rows of earlier tokens again"
+    )
+    yield from facts.draft(KV_CACHE, inside, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.7, high=1.15)
+
+
+RULES: Final = (loops, kv_cache)

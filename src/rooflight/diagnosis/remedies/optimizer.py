@@ -1,0 +1,42 @@
+"""The optimizer: in hundreds of small ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.record import Direction
+
+FUSED: Final = Remedy(
+    id="fused-optimizer",
+    title="the optimizer in many small ops",
+    remedy="AdamW(params, fused=True), or foreach=True",
+    verify="one or a few ops in the optimizer's step",
+)
+_MANY: Final = 24
+
+
+def fused(facts: Facts) -> Iterable[Draft]:
+    """Ops of the optimizer, one parameter after the other."""
+    of = facts.of
+    calls = np.flatnonzero((of.direction == Direction.OPTIMIZER) & of.works)
+    names = {of.ops[call].name for call in calls.tolist()}
+    if len(calls) < _MANY or any("_fused_" in name for name in names):
+        return
+    storages = {storage for call in calls.tolist() for storage in (*of.reads[call], *of.writes[call])}
+    size = of.session.storage_bytes
+    moved = sum(int(size[storage]) for storage in storages) if len(size) else 0
+    bandwidth = of.analysis.device.dram_bytes_per_s or 1e10
+    # all states are read and written once by one op
+    needed_s = 1.5 * moved / bandwidth + 5 * (of.floor_s + float(of.host_s.mean()))
+    needed_s += 1e-6 * len({each for call in calls.tolist() for each in of.writes[call]}) * float(of.on_cpu)
+    took_s = facts.spared(calls)
+    text = f"{count_of(len(calls), 'op')} take {Quantity(took_s, 's')}, one op about {Quantity(needed_s, 's')}"
+    yield from facts.draft(FUSED, calls, text, gain_s=took_s - needed_s, low=0.6, high=1.25)
+
+
+RULES: Final = (fused,)

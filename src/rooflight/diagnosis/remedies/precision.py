@@ -1,0 +1,155 @@
+"""Precision and layout: formats that the device is slow in, casts back and forth, copies into another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.record import Direction
+from rooflight.roofline.findings import Regime
+
+HALF: Final = Remedy(
+    id="half-on-cpu",
+    title="half precision, slow on this CPU",
+    remedy="float32 on this CPU (or bfloat16 where the CPU has AMX or AVX512-BF16)",
+    verify="products run at the rate that float32 has here",
+)
+FLOAT64: Final = Remedy(
+    id="float64",
+    title="double precision",
+    remedy="float32: .float() on arrays from NumPy, dtype=torch.float32 where tensors are made",
+    verify="no float64 in the step",
+)
+LOWER: Final = Remedy(
+    id="lower-precision",
+    title="float32 products",
+    remedy="torch.autocast(device, torch.bfloat16), or torch.set_float32_matmul_precision('high')",
+    verify="losses and results stay within what you accept",
+    waste=False,
+)
+CASTS: Final = Remedy(
+    id="casts",
+    title="tensors are cast back and forth",
+    remedy="one dtype through the step: parameters, buffers and inputs in the dtype that is computed in",
+    verify="fewer _to_copy in the step",
+)
+COPIES: Final = Remedy(
+    id="copies",
+    title="copies that compute nothing",
+    remedy="layouts that need no copy: no .contiguous() or .clone(), one preallocated tensor instead of cat in a loop",
+    verify="fewer clone, copy_ and cat in the step",
+)
+_HALF: Final = ("float16", "bfloat16")
+_COPYING: Final = ("aten::clone", "aten::contiguous", "aten::cat", "aten::copy_", "aten::repeat", "aten::stack")
+
+
+def half_on_cpu(facts: Facts) -> Iterable[Draft]:
+    """Products in half precision on a CPU, slower than float32's peak allows."""
+    of = facts.of
+    if not of.on_cpu or not of.measured:
+        return
+    half = of.where_op(any(tensor.dtype in _HALF for tensor in op.inputs) for op in of.session.signatures)
+    calls = np.flatnonzero(half & of.works)
+    device = of.analysis.device
+    peak = device.matrix_peak("float32")
+    flops = np.array([getattr(cost, "matrix_flops", 0) or 0 for cost in of.analysis.costs], dtype=np.float64)
+    if not len(calls) or not peak:
+        return
+    multiply = calls[of.products[calls]]
+    took_s = float(of.seconds[multiply].sum())
+    as_float32_s = float(np.maximum(flops[of.signature[multiply]] / (0.6 * peak), of.floor_s).sum())
+    if took_s < 1.5 * as_float32_s:
+        return
+    rest_s = 0.3 * (facts.spared(calls) - facts.spared(multiply))
+    text = (
+        f"{count_of(len(multiply), 'product')} take {Quantity(took_s, 's')}, about {Quantity(as_float32_s, 's')} in "
+        f"float32 at 60% of its peak"
+    )
+    gain_s = took_s - as_float32_s + rest_s
+    yield from facts.draft(HALF, calls, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.75, high=1.15)
+
+
+def double(facts: Facts) -> Iterable[Draft]:
+    """Work on float64."""
+    of = facts.of
+    wide = of.where_op(any(t.dtype in ("float64", "complex128") for t in op.outputs) for op in of.session.signatures)
+    calls = np.flatnonzero(wide & of.works & ~facts.values.constant)
+    if not len(calls):
+        return
+    work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum())
+    moved = sum(of.ops[call].output_bytes for call in calls.tolist())
+    text = f"{count_of(len(calls), 'op')} write {Quantity(moved, 'B')} in double precision{of.places(calls.tolist())}"
+    yield from facts.draft(FLOAT64, calls, text, gain_s=of.gain(0.5 * work_s), low=0.6, high=1.3)
+
+
+def lower(facts: Facts) -> Iterable[Draft]:
+    """Products in float32 on a device with faster formats."""
+    of, device = facts.of, facts.of.analysis.device
+    if of.on_cpu:
+        return
+    own = {number: of.analysis.float32.precision_of(op) for number, op in enumerate(of.session.signatures)}
+    full = of.where_op(
+        any(tensor.dtype == "float32" for tensor in op.inputs) and own[number] == "float32"
+        for number, op in enumerate(of.session.signatures)
+    )
+    calls = np.flatnonzero(full & of.products)
+    now, then = device.matrix_peak("float32"), device.matrix_peak("tfloat32") or device.matrix_peak("bfloat16")
+    if not len(calls) or not now or not then or then < 1.5 * now:
+        return
+    spared_s = facts.spared(calls, 1 - max(now / then, 0.3))
+    text = f"{count_of(len(calls), 'product')} in float32 take {percent(facts.spared(calls) / of.step_s)} of the step"
+    yield from facts.draft(LOWER, calls, text, gain_s=spared_s, regime=Regime.COMPUTE, low=0.5, high=1.4)
+
+
+def casts(facts: Facts) -> Iterable[Draft]:
+    """Casts of what was cast before."""
+    of = facts.of
+    cast = of.where_op(
+        op.name == "aten::_to_copy" and bool(op.inputs) and bool(op.outputs)
+        and op.inputs[0].dtype != op.outputs[0].dtype for op in of.session.signatures
+    )  # fmt: skip
+    calls = np.flatnonzero(cast & ~facts.values.constant).tolist()
+    made = {storage: call for call in calls for storage in of.writes[call]}
+    origin: dict[int, str] = {}
+    back: set[int] = set()
+    for call in calls:
+        op, source = of.ops[call], of.reads[call]
+        for storage in source:
+            # what lies between two casts is pointwise at most: the first one's dtype is the second one's result
+            first = made.get(storage)
+            if first is not None and of.ops[first].inputs[0].dtype == op.outputs[0].dtype:
+                back |= {first, call}
+        for storage in of.writes[call]:
+            origin[storage] = op.inputs[0].dtype
+    shapes: dict[tuple[object, ...], list[int]] = {}
+    for call in calls:
+        op = of.ops[call]
+        shapes.setdefault((op.inputs[0].shape, op.outputs[0].shape), []).append(call)
+    for same in shapes.values():
+        ways = {(of.ops[call].inputs[0].dtype, of.ops[call].outputs[0].dtype) for call in same}
+        if any((after, before) in ways for before, after in ways):
+            back |= set(same)
+    text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
+    forward_only = Regime.MEMORY if back else None
+    yield from facts.draft(CASTS, back, text, regime=forward_only, low=0.6, high=1.8)
+
+
+def copies(facts: Facts) -> Iterable[Draft]:
+    """Copies that compute nothing."""
+    of = facts.of
+    copying = np.zeros(len(of.records), dtype=np.bool_)
+    copying[of.named(*_COPYING)] = True
+    calls = np.flatnonzero(copying & (of.direction != Direction.OPTIMIZER) & ~facts.values.constant & ~of.collectives)
+    big = calls[of.seconds[calls] > 3 * of.floor_s] if len(calls) else calls
+    moved = sum(of.ops[call].output_bytes for call in big.tolist())
+    text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"
+    if facts.spared(big) < 0.1 * of.step_s:
+        return
+    yield from facts.draft(COPIES, big, text, gain_s=facts.spared(big, 0.8), regime=Regime.MEMORY, low=0.4, high=1.5)
+
+
+RULES: Final = (half_on_cpu, double, lower, casts, copies)

@@ -1,0 +1,153 @@
+"""Waiting: for data, for worker processes, in the program's own lines, for a copy or another rank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import WAITS
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.timeline import HostLine
+from rooflight.roofline.findings import Regime
+
+LOADER: Final = Remedy(
+    id="loader",
+    title="the step waits for data",
+    remedy="DataLoader(..., num_workers=4), persistent_workers=True, cheaper transforms, or data prepared once",
+    verify="the time in the data loader is gone from the step",
+)
+WORKERS: Final = Remedy(
+    id="workers-anew",
+    title="loader workers start anew in each step",
+    remedy="DataLoader(..., persistent_workers=True), and one loader that is kept",
+)
+ASLEEP: Final = Remedy(
+    id="asleep",
+    title="the host sleeps or waits",
+    remedy="take the wait out of the step: read ahead, another thread, no sleep or lock",
+)
+HOST: Final = Remedy(
+    id="host-code",
+    title="the program's own Python, not torch",
+    remedy="move it out of the step, to another process, or into tensor ops",
+)
+PAGEABLE: Final = Remedy(
+    id="pageable-copy",
+    title="copies from pageable memory block the host",
+    remedy="DataLoader(..., pin_memory=True) and .to(device, non_blocking=True)",
+)
+RANK: Final = Remedy(
+    id="rank-wait",
+    title="the step waits for another rank",
+    remedy="balance the ranks' work; fewer barriers and collectives of the host",
+)
+DRIVER: Final = Remedy(
+    id="driver",
+    title="the host is in the driver: it allocates memory or loads kernels",
+    remedy="warm-up steps before the profile; memory that is kept (expandable_segments, no empty_cache())",
+    waste=False,
+)
+
+
+_ASLEEP: Final = 0.7
+
+
+def _at(line: HostLine | None) -> str:
+    return f"{line.function}, {line.where}" if line is not None and line.where else "a library"
+
+
+def workers(facts: Facts) -> Iterable[Draft]:
+    """Processes that start in the step, and the waits of those who start them."""
+    started_s, _, line = facts.of.in_library("starting processes")
+    if line is None or started_s < 0.01 * facts.of.step_s:
+        return
+    waited_s, _, _ = facts.of.in_library("another process", "the data loader")
+    lost_s = started_s + waited_s
+    text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {_at(line)}"
+    yield from facts.waiting(WORKERS, Regime.IDLE, lost_s, 0.85 * lost_s, text)
+
+
+def loader(facts: Facts) -> Iterable[Draft]:
+    """The data loader, in the step or between steps."""
+    of, run = facts.of, facts.of.session.run
+    if facts.of.in_library("starting processes")[0] > 0.01 * of.step_s:
+        return
+    lost_s, asleep_s, line = of.in_library("the data loader")
+    waits = asleep_s > 0.5 * lost_s
+    text = f"{Quantity(lost_s, 's')} a step {'asleep' if waits else 'busy'} in the data loader: {_at(line)}"
+    for each in run.between if run is not None else ():
+        if each.name == "loader":
+            lost_s, waits = each.seconds, True
+            text = f"{Quantity(lost_s, 's')} before each step, {percent(each.share)} of the time"
+    if of.idle is not None and of.idle.data_loader_s:
+        lost_s, waits = of.idle.data_loader_s, True
+        text = f"the device is idle for {Quantity(lost_s, 's')} while the host fetches a batch"
+    rest_s = max(0.0, of.step_s - lost_s)
+    # workers share what sleeps; what computes needs cores that the step leaves free
+    gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s)
+    yield from facts.waiting(LOADER, Regime.IDLE, lost_s, gain_s, text, 0.6)
+
+
+def own_lines(facts: Facts) -> Iterable[Draft]:
+    """What the program's own lines wait for, or compute in Python, between ops."""
+    of = facts.of
+    if not of.on_cpu or not of.measured:
+        return
+    known_s = of.in_library(*WAITS)[0]
+    own = [line for line in of.lines if line.within not in WAITS]
+    # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
+    sleeping = [line for line in own if line.asleep_s > _ASLEEP * line.seconds]
+    slept_s = min(of.asleep_s, sum(line.asleep_s for line in sleeping))
+    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
+        line = max(sleeping, key=lambda each: each.asleep_s)
+        text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"
+        yield from facts.waiting(ASLEEP, Regime.IDLE, slept_s, slept_s, text)
+        return
+    busy_s = max(0.0, of.long_gaps_s - known_s - of.asleep_s - of.held_up_s)
+    named = [line for line in own if not line.within]
+    if not named:
+        return
+    text = f"{Quantity(busy_s, 's')} a step between ops, in which Python runs: mostly {_at(named[0])}"
+    yield from facts.waiting(HOST, Regime.OVERHEAD, busy_s, 0.9 * busy_s, text, 0.5)
+
+
+def of_a_trace(facts: Facts) -> Iterable[Draft]:
+    """Idle time of a device by the causes that its trace shows."""
+    idle = facts.of.idle
+    if idle is None:
+        return
+    for remedy, regime, lost_s in (
+        (PAGEABLE, Regime.IDLE, idle.pageable_copy_s),
+        (RANK, Regime.COMMUNICATION, idle.rank_s),
+        (DRIVER, Regime.IDLE, idle.driver_s),
+    ):
+        text = f"the device is idle for {Quantity(lost_s, 's')}"
+        yield from facts.waiting(remedy, regime, lost_s, 0.9 * lost_s, text, 0.4)
+
+
+SYNC: Final = Remedy(
+    id="sync",
+    title="the host waits for results of the device",
+    remedy="no .item(), .cpu(), nonzero() or if on a tensor in the step: log every N steps, keep it on the device",
+    verify="fewer _local_scalar_dense in the step",
+)
+
+
+def syncs(facts: Facts) -> Iterable[Draft]:
+    """Reads of the device's results by the host."""
+    of = facts.of
+    count = int(of.syncs.sum())
+    if of.idle is not None:
+        text = f"the device is idle for {Quantity(of.idle.sync_s, 's')} after the host had waited for it"
+        yield from facts.waiting(SYNC, Regime.OVERHEAD, of.idle.sync_s, 0.7 * of.idle.sync_s, text, 0.2)
+    elif not of.on_cpu and count:
+        queue, host = of.analysis.queue, of.analysis.host
+        free = type(queue)(units=queue.units, launches=queue.launches, sends=queue.sends, waits_for=queue.waits_for,
+                           syncs=queue.syncs & False)  # fmt: skip
+        gain_s = queue.wall_s(of.seconds, host) - free.wall_s(of.seconds, host)
+        text = f"the host waits {count_of(count, 'time')} a step until the device has a result"
+        yield from facts.waiting(SYNC, Regime.OVERHEAD, gain_s, gain_s, text, 0.3)
+
+
+RULES: Final = (workers, loader, own_lines, of_a_trace, syncs)

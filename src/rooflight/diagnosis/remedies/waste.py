@@ -1,0 +1,157 @@
+"""Waste: what is computed again and again, twice, or for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.record import Direction
+from rooflight.roofline.findings import Regime
+
+CONSTANT: Final = Remedy(
+    id="constant-work",
+    title="what never changes is computed in each step",
+    remedy="compute it once and keep it: remove_parametrizations for frozen weights, a buffer for masks, filters and "
+    "tables, weights cast once",
+    verify="the ops are gone from the step, its results are the same",
+)
+REPEATED: Final = Remedy(
+    id="repeated-work",
+    title="the same op on the same values, more than once in a step",
+    remedy="keep the first result and use it again",
+)
+CHECKPOINTING: Final = Remedy(
+    id="checkpointing",
+    title="activations are computed again in the backward pass",
+    remedy="no activation checkpointing where the memory suffices, or on fewer layers",
+    waste=False,
+)
+UNREAD: Final = Remedy(
+    id="unread",
+    title="results that nobody reads",
+    remedy="leave them out: auxiliary outputs, statistics that are not logged in this step",
+)
+UNUSED: Final = Remedy(
+    id="unused-gradients",
+    title="gradients that no optimizer uses",
+    remedy="requires_grad_(False) for what is frozen, torch.no_grad() or detach() before it",
+    verify="fewer ops in the backward pass",
+)
+ANOMALY: Final = Remedy(
+    id="anomaly",
+    title="anomaly detection is on",
+    remedy="set_detect_anomaly(False), but for debugging: it searches each gradient, and keeps each op's stack",
+    verify="no isnan in the backward pass",
+)
+SPARSE: Final = Remedy(
+    id="sparse-gradient",
+    title="a large embedding's gradient is dense",
+    remedy="nn.Embedding(..., sparse=True) with SGD, SparseAdam or Adagrad; a smaller or hashed table",
+    verify="embedding_dense_backward is gone",
+)
+_MOST: Final = 0.9  # of a step: where all is constant, its inputs are, as in a benchmark
+
+
+def constant(facts: Facts) -> Iterable[Draft]:
+    """Work on parameters that stay, and on numbers."""
+    of = facts.of
+    calls = np.flatnonzero(facts.values.constant & (of.direction == Direction.FORWARD))
+    if not len(calls):
+        return
+    if facts.spared(calls) > _MOST * max(of.step_s, 1e-12):
+        return
+    took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+    text = f"{count_of(len(calls), 'op')} that read parameters or numbers alone: {took}"
+    yield from facts.draft(CONSTANT, calls, text, low=0.7, high=1.3)
+
+
+def repeated(facts: Facts) -> Iterable[Draft]:
+    """Values computed twice: in the forward pass, or by checkpointing in the backward pass."""
+    of = facts.of
+    again = facts.values.repeated & ~facts.values.constant
+    # a checkpoint computes again in the backward pass, which then needs what it made
+    backward = _within_backward(facts)
+    for remedy, calls in (
+        (REPEATED, np.flatnonzero(again & ~backward)),
+        (CHECKPOINTING, np.flatnonzero(again & backward)),
+    ):
+        working = calls[of.products[calls]] if len(calls) else calls
+        if not len(working) and remedy is CHECKPOINTING:
+            continue
+        names = ", ".join(sorted({of.ops[call].name.removeprefix("aten::") for call in calls.tolist()})[:3])
+        text = (
+            f"{count_of(len(calls), 'op')} ({names}): {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+        )
+        # what is not computed twice has one backward pass as well
+        also = 2.0 if of.trains and remedy is REPEATED else 1.0
+        yield from facts.draft(
+            remedy, calls, text, gain_s=min(facts.spared(calls) * also, of.step_s), low=0.6, high=1.4
+        )
+
+
+def _within_backward(facts: Facts) -> np.ndarray:
+    """Calls after the first of the backward pass and before its last."""
+    places = np.flatnonzero(facts.of.direction == Direction.BACKWARD)
+    inside = np.zeros(len(facts.of.records), dtype=np.bool_)
+    if len(places):
+        inside[places[0] : places[-1] + 1] = True
+    return inside
+
+
+def unread(facts: Facts) -> Iterable[Draft]:
+    """Results that are gone without having been read, and gradients of which no optimizer reads any."""
+    of = facts.of
+    for remedy, found in ((UNREAD, facts.values.unread), (UNUSED, facts.values.unused_gradients)):
+        calls = np.flatnonzero(found)
+        text = f"{count_of(len(calls), 'op')}: {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+        yield from facts.draft(remedy, calls, text, low=0.6, high=1.3)
+
+
+def anomaly(facts: Facts) -> Iterable[Draft]:
+    """Searches for NaN after each op of the backward pass."""
+    of = facts.of
+    backward = of.direction == Direction.BACKWARD
+    searches = of.named("aten::isnan", "aten::ne") if backward.any() else np.empty(0, dtype=np.int64)
+    searches = searches[backward[searches]] if len(searches) else searches
+    working = int((backward & of.works).sum())
+    if len(searches) < max(4, 0.15 * working):
+        return
+    found = np.isin(np.arange(len(of.records)), searches)
+    calls = np.flatnonzero(backward & (found | np.roll(found, 1) | np.roll(found, 2)) & ~of.products)
+    forward = int((of.direction == Direction.FORWARD).sum())
+    # the stack that each op of the forward pass keeps lies in the gaps between ops
+    stacks_s = max(0.0, float(of.host_s[of.direction == Direction.FORWARD].sum()) - forward * 8e-6) + of.long_gaps_s
+    text = f"{count_of(len(searches), 'search', 'searches')} for NaN in {working:,} ops of the backward pass"
+    gain_s = facts.spared(calls) + stacks_s
+    yield from facts.draft(ANOMALY, calls, text, gain_s=gain_s, regime=Regime.OVERHEAD, low=0.6, high=1.6)
+
+
+def sparse_gradients(facts: Facts) -> Iterable[Draft]:
+    """Dense gradients of tables of which few rows were read."""
+    of = facts.of
+    calls: list[int] = []
+    spared_s, rows_in_all, looked_up = 0.0, 0, 0
+    for call in of.named("aten::embedding_dense_backward", "aten::embedding_backward").tolist():
+        op = of.ops[call]
+        rows, indices = op.outputs[0].shape[0], min(tensor.numel for tensor in op.inputs)
+        if rows < 8 * indices:
+            continue
+        gradient = set(of.writes[call])
+        touching = [each for storage in gradient for each in of.readers.get(storage, []) if each > call]
+        # an optimizer's op on many parameters is shared by their bytes
+        shares = [min(1.0, op.output_bytes / max(1, of.ops[each].input_bytes) * 2) for each in touching]
+        share = 1 - indices / rows
+        spared_s += facts.spared([call], share) + sum(
+            facts.spared([each], part * share) for each, part in zip(touching, shares, strict=True)
+        )
+        calls += [call, *touching]
+        rows_in_all, looked_up = rows_in_all + rows, looked_up + indices
+    text = f"{rows_in_all:,} rows are written and updated for {looked_up:,} that were looked up"
+    yield from facts.draft(SPARSE, calls, text, gain_s=spared_s, regime=Regime.MEMORY, low=0.6, high=1.3)
+
+
+RULES: Final = (constant, repeated, unread, anomaly, sparse_gradients)

@@ -1,0 +1,36 @@
+"""What people would try, and what gains nothing here or harms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rooflight.diagnosis.draft import LEAST, Facts
+from rooflight.diagnosis.remedies import compiled
+from rooflight.records.quantity import percent
+from rooflight.roofline.findings import Finding, NotWorthIt
+
+
+def not_worth_it(facts: Facts, findings: Sequence[Finding]) -> Iterable[NotWorthIt]:
+    """Remedies that are often tried and are no findings, each with the reason."""
+    of, found = facts.of, {finding.id for finding in findings}
+    share = f"less than {percent(LEAST)} of the step"
+    if of.on_cpu:
+        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason="a CPU has none")
+    elif "cuda-graphs" not in found:
+        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches hold the device up {share}")
+    if "compile" not in found and not of.session.compiled and next(iter(compiled.compiling(facts)), None) is None:
+        yield NotWorthIt(id="compile", title="torch.compile", reason=f"predicted to gain {share}")
+    if of.optimizes and "fused-optimizer" not in found:
+        yield NotWorthIt(id="fused-optimizer", title="a fused optimizer", reason=f"it would gain {share}")
+    if of.on_cpu and "half-on-cpu" not in found and not _has_short_units(facts):
+        yield NotWorthIt(id="lower-precision", title="bfloat16", reason="this CPU multiplies float32 as fast")
+    if "bigger-batch" not in found:
+        yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="the time grows with it: overhead is small")
+    if "loader" not in found and of.measured and of.on_cpu:
+        yield NotWorthIt(id="loader", title="more loader workers", reason="the step waits for no data")
+
+
+def _has_short_units(facts: Facts) -> bool:
+    device = facts.of.analysis.device
+    full, short = device.matrix_peak("float32"), device.matrix_peak("bfloat16")
+    return bool(full and short and short > 1.2 * full)

@@ -1,0 +1,147 @@
+"""Values: which calls of a step compute what never changes, what was computed before, and what nobody reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from rooflight.diagnosis.evidence import Evidence
+from rooflight.network.collectives import kind_of
+from rooflight.records.record import Direction, StorageKind
+from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags
+from rooflight.records.signature import OpSignature
+
+MOST_CALLS: Final = 200_000
+"""Of a longer step no values are followed: a step repeats itself, and the report is to stay quick."""
+
+_FOR_PYTHON: Final = 1024
+_RANDOM: Final = ("rand", "normal", "bernoulli", "dropout", "multinomial", "exponential", "empty", "uniform", "poisson")
+_SCALED: Final = frozenset(
+    f"aten::{name}" for name in (
+        "mul", "add", "sub", "rsub", "div", "pow", "clamp", "clamp_min", "clamp_max", "leaky_relu", "threshold",
+        "hardtanh", "elu", "softplus", "masked_fill", "lerp", "true_divide", "eq", "ne", "gt", "lt", "ge", "le",
+    )
+)  # fmt: skip
+"""Ops that may take a number in a tensor's place, which no signature has."""
+
+
+class Values:
+    """By call of a step, see the properties. Nothing is known of a step without storages, or with too many calls."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        self._of = evidence
+        self.known = not evidence.analysis.without_storages and len(evidence.records) <= MOST_CALLS
+        self._pure = [_is_pure(op) for op in evidence.session.signatures]
+        self._random = [any(part in op.name for part in _RANDOM) for op in evidence.session.signatures]
+
+    @cached_property
+    def _none(self) -> Flags:
+        return np.zeros(len(self._of.records), dtype=np.bool_)
+
+    @cached_property
+    def constant(self) -> Flags:
+        """Calls that compute from parameters that no op of the step writes, and from numbers, alone."""
+        found, of = self._none.copy(), self._of
+        if not self.known:
+            return found
+        written = {storage for storages in of.writes for storage in storages}
+        kinds = of.kinds
+        same = [kind == StorageKind.PARAMETER and number not in written for number, kind in enumerate(kinds)]
+        signature = of.signature.tolist()
+        for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
+            fixed = not self._random[signature[call]] and all(same[storage] for storage in reads)
+            found[call] = fixed
+            for storage in writes:
+                same[storage] = fixed
+        return found & of.works & ~of.collectives
+
+    @cached_property
+    def repeated(self) -> Flags:
+        """Calls of which an earlier one has computed the same of the same values."""
+        found, of = self._none.copy(), self._of
+        if not self.known:
+            return found
+        values: dict[int, object] = {}
+        seen: dict[object, int] = {}
+        starts, offsets = of.session.columns.read_starts, of.session.columns.read_offsets.tolist()
+        signature = of.signature.tolist()
+        for call, (record, reads, writes) in enumerate(zip(of.records.tolist(), of.reads, of.writes, strict=True)):
+            first = offsets[record]
+            where = starts[first : first + len(reads)].tolist()
+            key: object = (
+                signature[call],
+                *((values.get(storage, storage), start) for storage, start in zip(reads, where, strict=True)),
+            )
+            pure = self._pure[signature[call]] and reads and NOWHERE not in where and not set(reads) & set(writes)
+            found[call] = pure and key in seen
+            number = seen.setdefault(key, call) if pure else call
+            for place, storage in enumerate(writes):
+                values[storage] = (number, place)
+        return found & of.works
+
+    @cached_property
+    def unread(self) -> Flags:
+        """Calls whose results no other call reads, and which were gone when the step ended. What Python may have read
+        by ``tolist`` or ``numpy``, which no op shows, is not taken for unread: integers and short lists.
+        """
+        return self._dead(frozenset())
+
+    @cached_property
+    def unused_gradients(self) -> Flags:
+        """Calls that serve only gradients of which no optimizer reads any, in a step that has one."""
+        of = self._of
+        if not self.known or not of.optimizes:
+            return self._none
+        stepping = np.flatnonzero(of.direction == Direction.OPTIMIZER).tolist()
+        used = {storage for call in stepping for storage in of.reads[call]}
+        gradients = {number for number, kind in enumerate(of.kinds) if kind == StorageKind.GRADIENT}
+        return self._dead(frozenset(gradients - used)) & ~self.unread
+
+    def _dead(self, unwanted: frozenset[int]) -> Flags:
+        found, of, lifetimes = self._none.copy(), self._of, self._of.session.lifetimes
+        if not self.known or lifetimes is None:
+            return found
+        freed, made, end = lifetimes.freed, lifetimes.made, len(of.session)
+        stays = (freed == KEPT) | (freed >= end) | (made == STOOD)
+        wanted = set(np.flatnonzero(stays).tolist()) - unwanted
+        kept = (of.syncs | of.collectives | ~of.works).tolist()
+        for call in range(len(of.records) - 1, -1, -1):
+            writes = of.writes[call]
+            read = any(storage in wanted for storage in writes) or (not unwanted and self._for_python(call))
+            if kept[call] or not writes or read:
+                wanted.update(of.reads[call] if of.works[call] else ())
+            else:
+                found[call] = True
+        return found
+
+    def _for_python(self, call: int) -> bool:
+        """Whether no op reads what a call makes, and Python may: by ``tolist`` or ``numpy``."""
+        of, op = self._of, self._of.ops[call]
+        if any(after > call for storage in of.writes[call] for after in of.readers.get(storage, ())):
+            return False
+        return all("float" not in tensor.dtype or tensor.numel < _FOR_PYTHON for tensor in op.outputs)
+
+
+def _is_pure(op: OpSignature) -> bool:
+    """Whether equal signatures of equal values give equal results: no random numbers, and no number left out."""
+    if any(part in op.name for part in _RANDOM) or kind_of(op.name) is not None or not op.outputs:
+        return False
+    return not (op.name in _SCALED and len(op.inputs) < 2)
+
+
+def depths(of: Evidence, calls: Flags) -> Mapping[int, int]:
+    """Of each of ``calls`` how many of them, itself included, lie on the longest way of values that leads to it."""
+    long: dict[int, int] = {}
+    found: dict[int, int] = {}
+    chosen = calls.tolist()
+    for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
+        depth = max((long.get(storage, 0) for storage in reads), default=0) + chosen[call]
+        if chosen[call]:
+            found[call] = depth
+        if depth:
+            for storage in writes:
+                long[storage] = depth
+    return found
