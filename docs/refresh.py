@@ -59,7 +59,7 @@ BLOCKS = (
         measured=True,
         round=0,
     ),
-    Block(page="docs/guide/analyze.md", command=STEP, parts=("Speed", "These ops", "Waterfall", "By layer")),
+    Block(page="docs/guide/analyze.md", command=STEP, parts=("Speed", "Waterfall", "By layer")),
     Block(page="docs/guide/inference.md", command=DECODE, parts=DECODED, measured=True),
     Block(page="docs/guide/inference.md", command=f"{DRAFT} --all", parts=("Speculative decoding\n",), measured=True),
     Block(
@@ -81,7 +81,8 @@ BLOCKS = (
         Block(
             page="docs/guide/first_hour.md",
             command=f"rooflight run --save round{number}.session train.py",
-            parts=(*(("A step is",) if number in (0, 3) else ()), "mean iteration", "unequal steps", "Layers"),
+            parts=(("A step is", "Layers"), ("Layers",), ("Layers",), ("A step is",))[number]
+            + ("mean iteration", "unequal steps"),
             measured=True,
             round=number,
         )
