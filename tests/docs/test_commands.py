@@ -57,6 +57,17 @@ def test_targets_that_are_no_files_are_presets_or_workloads(path):
     assert names <= {*PRESETS, *WORKLOADS}
 
 
+def helps(command, name="rooflight"):
+    """The paragraphs of the help of each command, without its examples."""
+    yield name, [part for part in (command.help or "").split("\n\n") if part.strip() and "\b" not in part]
+    for word, inner in getattr(command, "commands", {}).items():
+        yield from helps(inner, f"{name} {word}")
+
+
+def test_no_help_has_more_than_four_paragraphs():
+    assert {name: len(parts) for name, parts in helps(TREE) if len(parts) > 4} == {}
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [

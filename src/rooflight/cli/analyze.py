@@ -91,10 +91,7 @@ def analyze(
 
     TARGET is a preset, a transformers config.json, a problem in KernelBench's form, a saved session, a trace that
     torch.profiler exported, or a function of yours. The function returns the step, or the step and its model, or is
-    the step itself; get_inputs() of its file returns the arguments, if it takes any.
-
-    Several sessions or traces, or a folder of traces, are the ranks of one run: the report names the slowest, and who
-    waits for whom.
+    the step itself; get_inputs() of its file returns the arguments. Several sessions or traces are the ranks of a run.
 
     --predict adds the predicted time, with an interval: the device's alone, and the wall time with a host that issues
     one op after the other (--host), or replays a CUDA graph (--graph).
