@@ -2,8 +2,8 @@
 
 A block of a page begins with ``$ `` and the command. ``BLOCKS`` lists these commands and which parts of what they print
 the page shows; each part that it leaves out is marked by a line with an ellipsis. Without ``--measured``, the script
-replaces the blocks whose figures follow from the code; a test compares these. With it, the script replaces the blocks
-with measured times and the README's picture, which takes a machine that runs nothing else.
+replaces the blocks whose figures follow from the code, and draws the README's picture; a test compares them. With it,
+the script replaces the blocks with measured times, which takes a machine that runs nothing else.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def main(pages: list[str], *, measured: bool) -> None:
     for block in blocks:
         path = ROOT / block.page
         path.write_text(replaced(path.read_text(), block, texts[block.command]))
-    if measured and not pages:
+    if not measured and (not pages or "README.md" in pages):
         printed(Block(page="README.md", command="python docs/pictures/draw.py gpt2 docs/pictures/gpt2.svg"))
 
 
