@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rooflight.front.options import RunOptions
-from rooflight.front.sessions import analyze
+from rooflight.front.sessions import analyze, predicted
 from rooflight.front.targets import analyze_target
+from rooflight.records.estimate import Estimate, Source
 from rooflight.roofline.decode_formats import decode_formats
 from rooflight.roofline.tables.document import analysis_data
 from rooflight.roofline.tables.report import report_of
@@ -63,6 +64,61 @@ def test_no_larger_batch_fits(analysis, formats):
         rest, sequence = each.memory_bytes - each.cache_bytes, each.cache_bytes / BATCH
         assert rest + each.largest_batch * sequence <= analysis.memory.device_bytes
         assert rest + (each.largest_batch + 1) * sequence > analysis.memory.device_bytes
+
+
+def test_no_longer_context_fits(analysis, formats):
+    (length,) = {op.inputs[1].shape[-2] for op in analysis.session.signatures if "attention" in op.name}
+    assert length == 257  # 256 cached tokens and the new one
+    for each in formats.values():
+        rest, token = each.memory_bytes - each.cache_bytes, each.cache_bytes / length
+        assert rest + each.longest_context * token <= analysis.memory.device_bytes
+        assert rest + (each.longest_context + 1) * token > analysis.memory.device_bytes
+
+
+def test_windows_of_several_lengths_tell_no_longest_context(analysis):
+    attention = next(op for op in analysis.session.signatures if "attention" in op.name)
+    query, *rest = attention.inputs
+    windowed = replace(attention, inputs=(query, *(replace(each, shape=(4, 4, 64, 32)) for each in rest)))
+    session = replace(analysis.session, signatures=(*analysis.session.signatures, windowed))
+    assert {each.longest_context for each in decode_formats(analyze(session, DEVICE))} == {None}
+
+
+class ByBytes:
+    """A predictor: each byte that an op touches takes a nanosecond."""
+
+    def predict_many(self, works, device):
+        times = [1e-9 * (op.input_bytes + op.output_bytes) for (op,) in works]
+        about = {"source": Source.REGRESSED, "extrapolated": False, "bound_s": 0.0}
+        return [Estimate(time_s=each, low_s=each / 2, high_s=2 * each, **about) for each in times]
+
+
+def test_operands_of_fewer_bits_are_predicted(analysis, formats):
+    """Where a byte takes a nanosecond, half the bytes of products' operands take as much less."""
+    known = {(each.weights, each.cache): each for each in decode_formats(predicted(analysis, ByBytes()))}
+    products = [each for each in analysis.operations if each.signature.name in ("aten::addmm", "aten::mm")]
+    attention = [each for each in analysis.operations if "attention" in each.signature.name]
+    halved = sum(each.calls * (each.signature.input_bytes / 2) for each in products)
+    bias = sum(each.calls * each.signature.inputs[0].nbytes / 2 for each in products if "addmm" in each.signature.name)
+    keys = sum(each.calls * sum(tensor.nbytes for tensor in each.signature.inputs[1:3]) / 2 for each in attention)
+    own = known["bf16", "bf16"].predicted_s
+    for names, less in (
+        (("fp8", "bf16"), halved - bias),
+        (("bf16", "int8"), keys),
+        (("int8", "fp8"), halved - bias + keys),
+    ):
+        found = known[names]
+        assert own - found.predicted_s == pytest.approx(less * 1e-9)
+        assert found.predicted_low_s <= found.predicted_s <= found.predicted_high_s
+    assert known["int4", "bf16"].predicted_s is None
+    assert {each.predicted_s for each in formats.values()} == {None}
+
+
+def test_formats_without_a_peak_are_not_predicted(analysis):
+    there = predicted(analyze(analysis.session, "A100-SXM4-80GB"), ByBytes())
+    known = {(each.weights, each.cache): each.predicted_s for each in decode_formats(there)}
+    assert known["fp8", "bf16"] is None
+    assert known["bf16", "fp8"] is None
+    assert known["int8", "int8"] is not None
 
 
 def test_fewer_bits_are_never_slower_nor_larger(formats):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,9 +18,11 @@ from rooflight.front.sources import read_session
 from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import DECODED, Session
+from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
+from rooflight.roofline.decode_formats import lighter_ops
 from rooflight.roofline.host import Host, with_host_scalars
 from rooflight.roofline.tables.report import token_time
 
@@ -108,17 +110,28 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         session = with_host_scalars(session)
     if host is None and analysis.device.kind != "cpu":
         host = _host_of(session)
+    lighter = lighter_ops(analyze_for(session, analysis.device)) if DECODED in session.environment else {}
     counted = np.unique(session.columns.signature[session.counted]).tolist()
-    estimates: list[Estimate | None] = [None] * len(session.signatures)
-    by_precision: dict[str, list[int]] = {}
-    for number in counted:
-        by_precision.setdefault(analysis.float32.precision_of(session.signatures[number]), []).append(number)
-    for precision, numbers in by_precision.items():
-        works = [(session.signatures[number],) for number in numbers]
-        found = predictor.predict_many(works, as_it_ran(analysis.device, precision))
-        for number, estimate in zip(numbers, found, strict=True):
-            estimates[number] = estimate
-    return analyze_for(session, analysis.device, analysis.target, estimates, host)
+    every = (ops[number] for ops in (session.signatures, *lighter.values()) for number in counted)
+    estimates = _estimates(dict.fromkeys(every), analysis, predictor)
+    own = [estimates.get(op) for op in session.signatures]
+    found = analyze_for(session, analysis.device, analysis.target, own, host)
+    of_formats = {pair: found.predicted_with(ops, [estimates.get(op) for op in ops]) for pair, ops in lighter.items()}
+    found.formats = {pair: each for pair, each in of_formats.items() if each is not None}
+    return found
+
+
+def _estimates(
+    ops: Iterable[OpSignature], analysis: Analysis, predictor: Predictor
+) -> dict[OpSignature, Estimate | None]:
+    by_precision: dict[str, list[OpSignature]] = {}
+    for op in ops:
+        by_precision.setdefault(analysis.float32.precision_of(op), []).append(op)
+    found: dict[OpSignature, Estimate | None] = {}
+    for precision, each in by_precision.items():
+        works = [(op,) for op in each]
+        found |= zip(each, predictor.predict_many(works, as_it_ran(analysis.device, precision)), strict=True)
+    return found
 
 
 def compiled_decode(analysis: Analysis) -> list[str]:

@@ -71,19 +71,20 @@ class CostedSession:
         self._estimates = None
         if estimates is not None:
             self._estimates = Estimates(session.signatures, self.costs, self.bounds, estimates)
+        self.formats: Mapping[tuple[str, str], Predicted] = {}  # a decode step's, by those of weights and KV cache
         self._by: dict[str, tuple[Group, ...]] = {}
 
     def of(self, session: Session) -> Self:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
         other = type(self)(session, self.device, self.target, host=self.host)
-        other._estimates = self._estimates
+        other._estimates, other.formats = self._estimates, self.formats
         other.program = self.program
         return other
 
     def with_host(self, host: Host) -> Self:
         """The same analysis with the wall time of another host."""
         other = type(self)(self.session, self.device, self.target, host=host)
-        other._estimates, other.queue = self._estimates, self.queue
+        other._estimates, other.formats, other.queue = self._estimates, self.formats, self.queue
         return other
 
     def on(self, device: DeviceSpec) -> Self:
@@ -189,6 +190,11 @@ class CostedSession:
         estimates.
         """
         return self.estimates.seconds[self.session.columns.signature[self.session.counted]]
+
+    def predicted_with(self, ops: Sequence[OpSignature], estimates: Sequence[Estimate | None]) -> Predicted | None:
+        """What the device is predicted to take if these ops ran, each in the place of the signature of its number."""
+        other = type(self)(replace(self.session, signatures=tuple(ops)), self.device, "", estimates)
+        return other._groups.whole().predicted
 
     @cached_property
     def queue(self) -> Queue:

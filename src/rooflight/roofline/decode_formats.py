@@ -1,15 +1,20 @@
-"""A decode step with weights and cached keys and values of fewer bits: how fast, how much memory, how large a batch."""
+"""A decode step with weights and cached keys and values of fewer bits: how fast, how much memory, what fits in it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from rooflight.costs.cost import Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.record import StorageKind
 from rooflight.records.report import Table, table
 from rooflight.records.session import DECODED
+from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import memory_time
 from rooflight.roofline.costed import CostedSession
 
@@ -18,6 +23,12 @@ _OWN_BITS: Final = 16
 _PEAKS: Final = {"fp8": ("float8",), "int8": ("int8",), "int4": ("float8", "int8", "float4")}
 """The peaks at which a device may compute products of each format: activations are taken to have as few bits."""
 _OF_CACHE: Final = ("fp8", "int8")
+_KEY: Final = 1
+"""Attention takes queries, keys and values."""
+_PREDICTED: Final = {"fp8": "float8_e4m3fn", "int8": "int8"}
+"""The dtype of operands of each format whose kernels are predicted: none of four bits were learned, and those measured
+take twice as long as products of as many bytes.
+"""
 
 
 class DecodeFormat(Fields, frozen=True, kw_only=True):
@@ -25,8 +36,10 @@ class DecodeFormat(Fields, frozen=True, kw_only=True):
 
     ``program_bound_s``: the program bound of the step that moves so many bits less, its arithmetic at the highest peak
     of the formats. ``memory_bytes``: its peak; scales and zero points of quantized formats are not counted.
-    ``largest_batch``: at most so many sequences fit, each as long. ``predicted_s``, of the formats that the program has
-    alone, is the device's time, as if replayed from a graph.
+    ``largest_batch``: at most so many sequences fit, each as long. ``longest_context``: sequences of at most so many
+    tokens fit, as many of them, where all layers keep as many. ``predicted_s`` is the device's time, as if replayed
+    from a graph, with products of operands in the weights' format and attention over keys and values in the cache's,
+    without what quantizes activations.
     """
 
     weights: str
@@ -34,28 +47,75 @@ class DecodeFormat(Fields, frozen=True, kw_only=True):
     program_bound_s: float
     tokens_per_s: float
     predicted_s: float | None
+    predicted_low_s: float | None
+    predicted_high_s: float | None
     weight_bytes: int
     cache_bytes: int
     memory_bytes: int
     largest_batch: int | None
+    longest_context: int | None
 
 
 def decode_formats(analysis: CostedSession) -> tuple[DecodeFormat, ...]:
     """The formats of the program first; none of other steps than a preset's or config's decode in half precision."""
-    tokens = int(analysis.session.environment.get(DECODED, 0))
-    dtypes = {dtype for _, dtype in analysis.products}
-    if not tokens or analysis.session.lifetimes is None or len(dtypes) != 1 or not analysis.program.program_bound_s:
-        return ()
-    (dtype,) = dtypes
-    own = SHORT_PRECISIONS.get(precision_of(dtype) or "", "")
-    if own not in ("bf16", "fp16"):
+    dtype, own = _own(analysis)
+    if not own or not analysis.program.program_bound_s:
         return ()
     pairs = ((weights, cache) for weights in (own, *_BITS) for cache in (own, *_OF_CACHE))
-    return tuple(_format(analysis, dtype, tokens, own, *pair) for pair in pairs)
+    return tuple(_format(analysis, dtype, own, *pair) for pair in pairs)
 
 
-def _format(analysis: CostedSession, dtype: str, tokens: int, own: str, weights: str, cache: str) -> DecodeFormat:
-    device, fusion, memory, predicted = analysis.device, analysis.fusion, analysis.memory, analysis.totals.predicted
+def _own(analysis: CostedSession) -> tuple[str, str]:
+    """The dtype of a decode step in half precision, and its short name; empty for other steps."""
+    dtypes = {dtype for _, dtype in analysis.products}
+    if DECODED not in analysis.session.environment or analysis.session.lifetimes is None or len(dtypes) != 1:
+        return "", ""
+    (dtype,) = dtypes
+    own = SHORT_PRECISIONS.get(precision_of(dtype) or "", "")
+    return dtype, own if own in ("bf16", "fp16") else ""
+
+
+def lighter_ops(analysis: CostedSession) -> dict[tuple[str, str], tuple[OpSignature, ...]]:
+    """By formats of weights and cache for which the device lists a peak: the ops in the place of the session's."""
+    session, (dtype, own) = analysis.session, _own(analysis)
+    if not own or session.lifetimes is None:
+        return {}
+    columns = session.columns
+    parameters = np.append(0, np.cumsum(session.lifetimes.kind[columns.read_ids] == StorageKind.PARAMETER))
+    reading = parameters[columns.read_offsets[1:]] > parameters[columns.read_offsets[:-1]]
+    weighted = set(columns.signature[reading & session.counted].tolist())
+
+    def inside(number: int, op: OpSignature, weights: str, cache: str) -> OpSignature:
+        cost = analysis.costs[number]
+        if isinstance(cost, Uncosted) or not cost.matrix_flops:
+            return op
+        attends, other = _attends(op), _PREDICTED.get(cache if _attends(op) else weights)
+        if other is None or not (attends or number in weighted):
+            return op
+        inputs = tuple(
+            replace(each, dtype=other)
+            if each.dtype == dtype and len(each.shape) > 1 and not (attends and place < _KEY)
+            else each
+            for place, each in enumerate(op.inputs)
+        )
+        return replace(op, inputs=inputs)
+
+    known = [own, *(name for name in _PREDICTED if analysis.device.matrix_peak(_PREDICTED[name]))]
+    return {
+        pair: tuple(inside(number, op, *pair) for number, op in enumerate(session.signatures))
+        for pair in ((weights, cache) for weights in known for cache in known)
+        if pair != (own, own)
+    }
+
+
+def _attends(op: OpSignature) -> bool:
+    return "attention" in op.name and len(op.inputs) > _KEY + 1
+
+
+def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: str) -> DecodeFormat:
+    device, fusion, memory = analysis.device, analysis.fusion, analysis.memory
+    predicted = analysis.totals.predicted if (weights, cache) == (own, own) else analysis.formats.get((weights, cache))
+    tokens = int(analysis.session.environment[DECODED])
     shares = {StorageKind.PARAMETER: weights, StorageKind.INPUT: cache}
     kept = {kind: _BITS.get(name, _OWN_BITS) / _OWN_BITS for kind, name in shares.items()}
     less = sum(int(nbytes * (1 - kept[kind])) for kind, nbytes in fusion.stood_by_kind.items())
@@ -74,18 +134,33 @@ def _format(analysis: CostedSession, dtype: str, tokens: int, own: str, weights:
     held = {kind: int(memory.by_kind[kind] * share) for kind, share in kept.items()}
     needed = memory.peak_bytes - sum(memory.by_kind[kind] - nbytes for kind, nbytes in held.items())
     cached, capacity = held[StorageKind.INPUT], memory.device_bytes
-    room = None if capacity is None else max(0, capacity - (needed - cached))
+    room = None if capacity is None or not cached else max(0, capacity - (needed - cached)) / cached
+    lengths = {op.inputs[_KEY].shape[-2] for op in analysis.session.signatures if _attends(op)}
     return DecodeFormat(
         weights=weights,
         cache=cache,
         program_bound_s=bound_s,
         tokens_per_s=tokens / bound_s,
-        predicted_s=predicted.time_s if predicted is not None and (weights, cache) == (own, own) else None,
+        predicted_s=predicted.time_s if predicted else None,
+        predicted_low_s=predicted.low_s if predicted else None,
+        predicted_high_s=predicted.high_s if predicted else None,
         weight_bytes=held[StorageKind.PARAMETER],
         cache_bytes=cached,
         memory_bytes=needed,
-        largest_batch=None if room is None or not cached else int(room * tokens / cached),
+        largest_batch=None if room is None else int(room * tokens),
+        longest_context=None if room is None or len(lengths) != 1 else int(room * min(lengths)),
     )
+
+
+_OF_PREDICTED: Final = (
+    " Predicted: the device alone; 90 % of such times lie between from and to. What quantizes activations is left out; "
+    "int4, and formats without a peak here, are not predicted."
+)
+_PREDICTED_COLUMNS: Final[tuple[tuple[str, str, Callable[[DecodeFormat], float | None]], ...]] = (
+    ("predicted", "s", lambda each: each.predicted_s),
+    ("from", "s", lambda each: each.predicted_low_s),
+    ("to", "s", lambda each: each.predicted_high_s),
+)
 
 
 def formats_table(formats: tuple[DecodeFormat, ...]) -> Iterator[Table]:
@@ -101,13 +176,14 @@ def formats_table(formats: tuple[DecodeFormat, ...]) -> Iterator[Table]:
         ("KV cache", "", lambda each: each.cache),
         ("program bound", "s", lambda each: each.program_bound_s),
         ("tokens/s", "", lambda each: round(each.tokens_per_s)),
-        *((("predicted", "s", lambda each: each.predicted_s),) if predicts else ()),
+        *(_PREDICTED_COLUMNS if predicts else ()),
         ("weights are", "B", lambda each: each.weight_bytes),
         ("cache is", "B", lambda each: each.cache_bytes),
         ("memory", "B", lambda each: each.memory_bytes),
         ("largest batch", "", lambda each: each.largest_batch),
-        optional=("cache is", "weights are", "memory"),
+        ("longest context", "", lambda each: each.longest_context),
+        optional=("cache is", "weights are", "memory", "tokens/s"),
         note="What if weights and cached keys and values had these formats, without their scales, and products ran at "
-        "the highest peak of these. At most so large a batch fits, each sequence as long. Kernels of other formats "
-        "were not measured.",
+        "the highest peak of these. At most so large a batch fits, each sequence as long; or contexts of at most so "
+        "many tokens, the batch as it is." + (_OF_PREDICTED if predicts else ""),
     )
