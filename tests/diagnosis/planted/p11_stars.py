@@ -12,7 +12,7 @@ from torch import nn
 TRUTH = {"regime": ("overhead", "idle"), "remedy": ("host-code", "loader")}
 
 
-def write_nights(folder, nights=12, stars=64):
+def write_nights(folder, nights=24, stars=160):
     dice = random.Random(3)
     for night in range(nights):
         seen = {f"star{i}": round(dice.random(), 5) for i in range(stars)}
@@ -32,7 +32,7 @@ def _step(read_once):
     torch.manual_seed(0)
     folder = Path(tempfile.mkdtemp())
     write_nights(folder)
-    model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 3))
+    model = nn.Sequential(nn.Linear(24, 64), nn.ReLU(), nn.Linear(64, 3))
     kept = read_nights(folder) if read_once else None
 
     @torch.no_grad()

@@ -19,7 +19,7 @@ class Vocabulary:
         return [self.numbers.get(word, 0) for word in WORD.findall(text.lower())]
 
 
-def texts_of(count=48, length=120):
+def texts_of(count=96, length=120):
     dice = random.Random(0)
     words = [
         f"{dice.choice('BCDFG')}{dice.choice('aeiou')}{dice.choice('lmnrst')}{dice.choice('aeiou')}" for _ in range(400)

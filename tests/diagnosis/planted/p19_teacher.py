@@ -1,4 +1,4 @@
-"""Self-distillation: a teacher follows its student slowly."""
+"""Tastes of many people, by self-distillation: a teacher follows its student slowly."""
 
 import copy
 
@@ -6,6 +6,15 @@ import torch
 from torch import nn
 
 TRUTH = {"regime": ("overhead",), "remedy": ("fused-optimizer", "vectorise")}
+
+
+class Tastes(nn.Module):
+    def __init__(self, people=400, width=10):
+        super().__init__()
+        self.each = nn.ParameterList(torch.randn(width) for _ in range(people))
+
+    def forward(self, dishes):
+        return torch.tanh(dishes @ torch.stack(list(self.each), 1))
 
 
 @torch.no_grad()
@@ -22,14 +31,13 @@ def follow_together(teacher, student, decay=0.99):
 
 def _step(update):
     torch.manual_seed(0)
-    layers = [part for _ in range(80) for part in (nn.LayerNorm(12), nn.PReLU(12))]
-    student = nn.Sequential(nn.Linear(6, 12), *layers)
+    student = Tastes()
     teacher = copy.deepcopy(student).requires_grad_(False)
     optimizer = torch.optim.SGD(student.parameters(), lr=0.01, fused=True)
-    views = torch.randn(2, 4, 6)
+    dishes = torch.randn(2, 30, 10)
 
     def step():
-        loss = (student(views[0]) - teacher(views[1])).square().mean()
+        loss = (student(dishes[0]) - teacher(dishes[1])).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -48,7 +48,8 @@ def join(rank, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 
 
-def follow(store, orders):
+def follow(store, orders, other):
+    other.close()
     join(1, store)
     trainers = []
     with contextlib.suppress(EOFError):
@@ -64,7 +65,7 @@ def _step(average):
     if not channel:
         store, context = tempfile.mkdtemp() + "/store", multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        context.Process(target=follow, args=(store, theirs), daemon=True).start()
+        context.Process(target=follow, args=(store, theirs, ours), daemon=True).start()
         join(0, store)
         channel.append(ours)
     channel[0].send(average)

@@ -21,7 +21,8 @@ def join(rank, store):
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
 
 
-def average_for_all(store, orders):
+def average_for_all(store, orders, other):
+    other.close()
     join(1, store)
     arrived = queue.Queue()
     threading.Thread(target=collect, args=(orders, arrived), daemon=True).start()
@@ -45,7 +46,7 @@ def connect():
     if not channel:
         store, context = tempfile.mkdtemp() + "/store", multiprocessing.get_context("fork")
         ours, theirs = context.Pipe()
-        context.Process(target=average_for_all, args=(store, theirs), daemon=True).start()
+        context.Process(target=average_for_all, args=(store, theirs, ours), daemon=True).start()
         join(0, store)
         channel.append(ours)
     return channel[0]

@@ -32,7 +32,7 @@ class Listener(nn.Module):
 
 def _step(kept):
     torch.manual_seed(0)
-    model, sounds = Listener(kept).eval(), torch.randn(16, 1, 4096)
+    model, sounds = Listener(kept).eval(), torch.randn(32, 1, 4096)
     return torch.inference_mode()(lambda: torch.cat([model(sound) for sound in sounds]))
 
 
