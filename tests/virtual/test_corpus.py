@@ -1,12 +1,14 @@
-"""Thirty-four kinds of scripts for CUDA, unedited: each is answered, and what its step runs was counted by hand."""
+"""Thirty-five kinds of scripts for CUDA, unedited: each is answered, and what its step runs was counted by hand."""
 
 from __future__ import annotations
 
 import pytest
 from test_unedited_scripts import SCRIPTS, calls_of, run_on
 
+from rooflight.costs.registry import cost_of
+
 ATTENTION = "aten::scaled_dot_product_attention"
-QUICK = ["no_sync_hook", "packed_tagger", "lbfgs_style"]
+QUICK = ["flash_and_triton", "no_sync_hook", "packed_tagger", "lbfgs_style"]
 WITH_TORCHVISION = ("resnet_amp", "vit_tf32")
 RANKS = 8
 TABLE = {
@@ -38,6 +40,16 @@ TABLE = {
     "bert_masked": (1, "AdamW", {}),
     "dcgan": (1, "Adam", {}),
     "ddp_mlp_mixer": (RANKS, "AdamW", {}),
+    "flash_and_triton": (
+        1,
+        "AdamW",
+        {
+            "aten::_flash_attention_forward": 4,
+            "aten::_flash_attention_backward": 4,
+            "triton::linear_kernel": 2,
+            "triton::relu_squared_kernel": 2,
+        },
+    ),
     "flex_documents": (1, "Adam", {}),
     "fsdp2_llama": (RANKS, "AdamW", {ATTENTION: 8}),
     "gpt2_generate": (1, "GPT2LMHeadModel", {ATTENTION: 12}),
@@ -75,6 +87,18 @@ def test_a_script_is_answered(tmp_path, name):
     if name == "no_sync_hook":  # the hook sends bfloat16: six layers of 1,024 x 1,024 and a bias
         payload = sum(tensor.nbytes for op in calls_of(session, "c10d::allreduce_") for tensor in op.inputs)
         assert payload == 2 * 6 * (1024 * 1024 + 1024)
+
+    if name == "flash_and_triton":  # 2,048 tokens by 256 to 1,024 numbers; sequences of known lengths
+        (product,) = {cost_of(op).matrix_flops for op in calls_of(session, "triton::linear_kernel")}
+        assert product == 2 * 2048 * 1024 * 256
+        (squared,) = {cost_of(op).bytes_moved for op in calls_of(session, "triton::relu_squared_kernel")}
+        assert squared == 2 * 2048 * 1024 * 2
+        lengths = {op.attribute("lengths") for op in calls_of(session, "aten::_flash_attention_backward")}
+        assert lengths == {None, (512, 512, 256, 256, 384, 384, 128, 128)}
+        pairs = sum(length * (length + 1) // 2 for length in (512, 256, 384, 128))
+        assert 4 * 4 * 64 * pairs in {
+            cost_of(op).matrix_flops for op in calls_of(session, "aten::_flash_attention_forward")
+        }
 
 
 @pytest.mark.slow

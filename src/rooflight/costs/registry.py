@@ -22,6 +22,8 @@ GENERATED = "triton::fused"
 """Whose formula is that of all fused kernels which Inductor wrote, each with a name of its own."""
 TEMPLATE = "triton::template"
 """Whose formula is that of all kernels that Inductor wrote after a template: products with what is fused into them."""
+KERNEL = "triton::kernel"
+"""Whose formula is that of all Triton kernels that were counted by their own code, each with a name of its own."""
 _GENERATED_NAMES = {
     GENERATED: re.compile(r"trace::triton_(poi|red|per|for|spl)_fused_"),
     TEMPLATE: re.compile(r"trace::triton_tem_fused_"),
@@ -205,8 +207,10 @@ def _is_elementwise(op: OpSignature, traits: Traits, layout: str) -> bool:
 def _find(name: str, layout: str) -> _Registered | None:
     load_formulas()
     found = _formulas.get((name, layout)) or _formulas.get((name.removesuffix("_"), layout))
-    if found is not None or not name.startswith("trace::triton_"):
+    if found is not None or not name.startswith(("trace::triton_", "triton::")):
         return found
+    if name.startswith("triton::"):
+        return _formulas.get((KERNEL, layout))
     kinds = (kind for kind, pattern in _GENERATED_NAMES.items() if pattern.match(name))
     return _formulas.get((next(kinds, ""), layout))
 

@@ -116,7 +116,7 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     missing = next((each for each in run.assumed if each.answer == NOT_HERE), None)
     if missing is not None and run.exit_code:
         return f"{run.script} needs {missing.what} ({missing.where}): it{ended[4:]} before a step was found."
-    if run.step is not None:
+    if run.step is not None and not run.exit_code:
         names = " or ".join(device.name for device in devices)
         return f"{run.script} put nothing on the GPU: its steps run on the CPU, and would take no less on {names}."
     return f"No step was found in {run.script}: it made {run.seen}{ended}."

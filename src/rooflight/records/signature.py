@@ -47,6 +47,9 @@ ZEROED: Final = "zeroed"
 SCORED: Final = "scored"
 """Attribute of a call of attention with a score function, which may hide more pairs: it is not evaluated."""
 
+LENGTHS: Final = "lengths"
+"""Attribute of a call of attention on packed sequences whose lengths are known: queries and keys of each in turn."""
+
 AttributeValue = int | bool | str | None | tuple[int, ...] | tuple[bool, ...]
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import os
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from importlib.abc import MetaPathFinder
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 import torch
@@ -16,7 +20,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.run.callers import calling_line, imported_by_user
-from rooflight.capture.run.elsewhere import NOT_HERE
+from rooflight.capture.run.elsewhere import NOT_HERE, Wanted
 from rooflight.capture.run.hooks import WhenImported
 from rooflight.virtual.mode import VirtualMode
 
@@ -29,6 +33,7 @@ _BUILT_FOR_CUDA: Final = (
 def install(mode: VirtualMode, child: Any) -> None:
     """Let a script go on without them, for the rest of the process."""
     _compile(child)
+    _nvidia_smi(child)
     _when_imported("torch.utils.cpp_extension", _refuse_extensions)
     _refuse_other_processes(child)
     sys.meta_path.append(_Missing(mode))
@@ -54,8 +59,30 @@ def _compile(child: Any) -> None:
         del self
         child.compiled += 1
 
+    node: Any = torch.autograd.function.BackwardCFunction
+    run = node.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        """Compiled code does without gradients of the last inputs, for which eager code wants None."""
+        found = run(self, *args)
+        missing = len(self.needs_input_grad) - len(found) if isinstance(found, tuple) else 0
+        return (*found, *[None] * missing) if missing > 0 else found
+
+    node.apply = apply
     torch.compile = compile
     nn.Module.compile = compile_module  # type: ignore[method-assign]
+
+
+def _nvidia_smi(child: Any) -> None:
+    """A program of that name, which lists the devices."""
+    wanted: Wanted = child.wanted
+    folder = Path(mkdtemp())
+    child.at_end.append(partial(shutil.rmtree, folder, ignore_errors=True))
+    program = folder / "nvidia-smi"
+    each = f"{wanted.seen.name}, {wanted.seen.memory >> 20} MiB"
+    program.write_text("#!/bin/sh\n" + "".join(f"echo '{number}, {each}'\n" for number in range(wanted.gpus)))
+    program.chmod(0o700)
+    os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 class _Missing(MetaPathFinder):

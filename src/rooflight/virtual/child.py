@@ -8,9 +8,10 @@ import os
 import sys
 import time
 from _thread import start_new_thread
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from multiprocessing.process import BaseProcess
+from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _QUIET_S: Final = 2.0
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
+_SEVERAL: Final = 12
+"""So many times as long for the order in which several optimizers step."""
 
 
 class Child:
@@ -32,16 +35,19 @@ class Child:
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
         self.compiled = 0
+        self.at_end: list[Callable[[], None]] = []
         self._began = time.monotonic()
-        self._kept_at = 0.0
+        self._kept_at: dict[str, float] = {}
         self._steps = 0
 
     def run(self) -> None:
         """Run the script until its step is recorded, or it ends. Never returns."""
-        from rooflight.capture.run.launch import start
+        from rooflight.capture.run.launch import first_path, start
 
         self._install()
         program, code = self.wanted.program, 1
+        if not self.wanted.safe_path:
+            sys.path.insert(0, first_path(program.target, as_module=program.module))
         try:
             with self.mode:
                 start(program.target, program.arguments, as_module=program.module)
@@ -72,7 +78,7 @@ class Child:
         from rooflight.capture.run import hooks as run_hooks
         from rooflight.capture.run.finder import StepFinder
         from rooflight.records.timeline import StepKind
-        from rooflight.virtual import absent, api, groups, hooks, operators, shapes, tensors
+        from rooflight.virtual import absent, api, groups, hooks, operators, shapes, stand_ins, tensors
         from rooflight.virtual.mode import VirtualMode
 
         hooks.install(wanted.gpus)
@@ -82,6 +88,7 @@ class Child:
         tensors.install(self.mode)
         groups.install(self.mode, ranks, wanted.rank)
         absent.install(self.mode, self)
+        stand_ins.install()
         route_composites(always=True)
         know_fakes(self.mode.values.of)
         program = wanted.program
@@ -93,6 +100,8 @@ class Child:
 
     def _watch(self) -> None:
         """End when the step is recorded; say how far the script is."""
+        from rooflight.records.timeline import StepKind
+
         finder, recorder = self.finder, self.finder.recorder
         keep, add = recorder.keep, finder.by_optimizer.add
 
@@ -103,8 +112,11 @@ class Child:
                 return
             if recorder.settled or finder.only is not None:
                 self.leave(0)
-            self._kept_at = self._kept_at or time.monotonic()
-            if time.monotonic() - self._kept_at > _ENOUGH_S:
+            if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
+                return
+            self._kept_at.setdefault(kind, time.monotonic())
+            enough_s = _ENOUGH_S * (_SEVERAL if kind is StepKind.OPTIMIZER else 1)
+            if time.monotonic() - self._kept_at[kind] > enough_s:
                 self.leave(0)
 
         def added(*args: Any) -> None:
@@ -139,6 +151,8 @@ class Child:
         saved = Path(wanted.saved)
         if len(session) or not saved.exists():  # a process of the script's own may have left one
             self._as_virtual(session).save(saved)
+        for end in self.at_end if parent_process() is None else ():
+            end()
         os._exit(0)
 
     def _watch_processes(self) -> None:

@@ -21,6 +21,7 @@ _SLOTS: Final = 22  # c10::COMPILE_TIME_MAX_DEVICE_TYPES
 _GUARDS: Final = "_ZN3c104impl26device_guard_impl_registryE"
 _TABLE: Final = "_ZTVN2at18CUDAHooksInterfaceE"
 _HOOKS: Final = "_ZN2at6detail12getCUDAHooksEv"
+_ALLOCATOR: Final = "_ZN3c1015GetCPUAllocatorEv"
 _DESTRUCTORS: Final = 2  # entries of a virtual destructor
 _BEFORE: Final = 2  # entries of a table before its first method
 _KEPT: Final[list[Any]] = []  # what C++ points to
@@ -68,6 +69,9 @@ def _install_hooks(gpus: int) -> None:
     table = (ctypes.c_void_p * size)(*(ctypes.c_void_p * size).in_dll(library, _TABLE))
     yes = _function(ctypes.c_bool, lambda _: True)
     first = _function(ctypes.c_int8, lambda _: 0)
+    of_host: Any = getattr(_library("libc10.so"), _ALLOCATOR)
+    of_host.restype = ctypes.c_void_p
+    allocator = of_host()
     given = dict.fromkeys(("isBuilt", "isAvailable", "hasCUDA", "hasPrimaryContext"), yes)
     given |= dict.fromkeys(("getCurrentDevice", "current_device"), first)
     given |= {
@@ -77,6 +81,7 @@ def _install_hooks(gpus: int) -> None:
         "maybeExchangeDevice": _function(ctypes.c_int8, lambda *_: 0, ctypes.c_int8),
         "setCurrentDevice": _function(None, lambda *_: None, ctypes.c_int8),
         "isPinnedPtr": _function(ctypes.c_bool, lambda *_: False, ctypes.c_void_p),
+        "getPinnedMemoryAllocator": _function(ctypes.c_void_p, lambda _: allocator),
         "versionCuDNN": _function(ctypes.c_long, lambda _: 91000),
     }
     for name, function in given.items():

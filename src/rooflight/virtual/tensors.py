@@ -22,7 +22,8 @@ from rooflight.virtual.mode import VirtualMode
 
 def install(mode: VirtualMode) -> None:
     """Set them, for the rest of the process."""
-    torch._C._set_only_lift_cpu_tensors(True)
+    for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
+        setattr(owner, name, _lifted(getattr(owner, name)))
     FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
@@ -36,6 +37,17 @@ def install(mode: VirtualMode) -> None:
     # transformers takes another way where a tensor is fake than on the device
     fakes = "transformers.utils.import_utils"
     sys.meta_path.insert(0, WhenImported(fakes, lambda: setattr(sys.modules[fakes], "is_fake_tensor", lambda _: False)))
+
+
+def _lifted(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Torch would make it on the device; of the CPU it is moved there, as each thread is told."""
+
+    @wraps(make)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        torch._C._set_only_lift_cpu_tensors(True)
+        return make(*args, **kwargs)
+
+    return run
 
 
 def _leave_to_python(mode: VirtualMode) -> None:

@@ -24,7 +24,7 @@ from rooflight.capture.record.block_masks import FLEX, hidden_by_blocks, plainly
 from rooflight.capture.record.schemas import OpSchema, known_int, schema_of
 from rooflight.capture.record.signatures import storage_of, tensors_in
 from rooflight.capture.record.tape import Tape
-from rooflight.records.signature import HIDDEN, ZEROED, AttributeValue, OpSignature
+from rooflight.records.signature import HIDDEN, LENGTHS, ZEROED, AttributeValue, OpSignature
 
 
 def _names(text: str) -> frozenset[str]:
@@ -160,6 +160,8 @@ class Constants:
         """The function to call instead of the reader of an op on ``tape``."""
         if schema.name.startswith(FLEX):
             return self._around_blocks(tape, reader)
+        if {"cum_seq_q", "cum_seq_k"} <= set(schema.names):
+            return self._around_sequences(schema, tape, reader)
         makes, masks = schema.name in _MAKING, schema.name in _MASKING
         if not (makes or schema.mutated) or not schema.names:
             return reader
@@ -183,6 +185,18 @@ class Constants:
             with nullcontext() if fake else plainly():
                 if hidden := hidden_by_blocks(args, self._count):
                     tape.refine(hidden)
+
+        return read
+
+    def _around_sequences(self, schema: OpSchema, tape: Tape, reader: Callable[..., None]) -> Callable[..., None]:
+        def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+            reader(args, kwargs, out, context)
+            given = dict(zip(schema.names, schema.positional(args, kwargs or {}), strict=True))
+            ends = [given["cum_seq_q"], given["cum_seq_k"]]
+            known = [self._count(each) for each in ends if each is not None and each.numel() > 1]
+            if len(known) == 2 and known[0] is not None and known[1] is not None:
+                pairs = torch.stack([each.diff().long() for each in known if each is not None], 1)
+                tape.refine(((LENGTHS, tuple(pairs[pairs.any(1)].flatten().tolist())),))
 
         return read
 

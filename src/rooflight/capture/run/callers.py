@@ -73,7 +73,7 @@ def calling_line() -> str:
     """``train.py:112``: the innermost line of the user's own code that is running."""
     frame = sys._getframe(1)
     while frame is not None:
-        if _is_users(frame.f_code.co_filename):
+        if is_users(frame.f_code.co_filename):
             return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
@@ -84,7 +84,7 @@ def imported_by_user() -> bool:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and ("importlib" in frame.f_code.co_filename or _is_own(frame.f_code.co_filename)):
         frame = frame.f_back
-    return frame is not None and _is_users(frame.f_code.co_filename)
+    return frame is not None and is_users(frame.f_code.co_filename)
 
 
 def while_loop() -> FrameType | None:
@@ -115,7 +115,8 @@ def _is_own(file: str) -> bool:
     return file.startswith(_OWN)
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own, and no library's."""
     return not (file.startswith(("<", _STANDARD, _OWN)) or "/site-packages/" in file)
 
 

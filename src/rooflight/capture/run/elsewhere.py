@@ -42,7 +42,8 @@ class Seen:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """A program, and the devices that it is to see: ``gpus`` on each of ``nodes`` nodes, of which ``rank`` is recorded.
-    ``saved`` is where the session goes, and a ``loud`` process says on standard error how far it is.
+    ``saved`` is where the session goes. A ``loud`` process says on standard error how far it is. With ``safe_path``, as
+    by ``python -P``, modules beside the script are not found.
     """
 
     program: Program
@@ -53,6 +54,7 @@ class Wanted:
     rank: int
     saved: str
     loud: bool
+    safe_path: bool = sys.flags.safe_path
 
     def command(self) -> list[str]:
         """The words that start the process."""

@@ -25,7 +25,7 @@ def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
     sys.orig_argv[:] = [sys.executable, *given, *arguments]
     sys.argv[:] = [target, *arguments]
     if not sys.flags.safe_path:
-        sys.path[0] = str(Path.cwd()) if as_module else os.path.realpath(Path(target).parent)
+        sys.path[0] = first_path(target, as_module=as_module)
     try:
         if as_module:
             vars(runpy)["_run_module_as_main"](target)  # what python -m calls
@@ -39,6 +39,11 @@ def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
     except BaseException:
         _hide_launcher()
         raise
+
+
+def first_path(target: str, *, as_module: bool) -> str:
+    """Where a script's own modules are."""
+    return str(Path.cwd()) if as_module else os.path.realpath(Path(target).parent)
 
 
 class _Script(SourceFileLoader):

@@ -22,7 +22,7 @@ from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, clamped_sum, flags, integer, integers, read_bytes
-from rooflight.records.signature import HIDDEN, SCORED, OpSignature
+from rooflight.records.signature import HIDDEN, LENGTHS, SCORED, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
 attention_ops = Family("attention", epilogue=True, float32=Float32Kind.ATTENTION)
@@ -248,6 +248,8 @@ def _least(op: OpSignature, heads: Heads) -> tuple[int, int]:
     starts = next(tensor for name in _CUMULATIVE for tensor in op.named(name))
     sequences = max(starts.numel - 1, 1)
     queries, keys, mask = heads.num_queries, heads.num_keys, _packed_mask(op)
+    if lengths := integers(op, LENGTHS):
+        return sum(map(mask.pairs, lengths[::2], lengths[1::2])), sum(lengths[1::2])
     if queries == keys or op.input("block_table") is not None:
         length, longer = divmod(queries, sequences)
         pairs = longer * mask.pairs(length + 1, length + 1) + (sequences - longer) * mask.pairs(length, length)
@@ -274,7 +276,7 @@ def varlen(*, at: int = 0, backward: bool = False) -> Formula:
         if _is_packed(op):
             # a paged cache holds its keys as [blocks, block size, Hkv, D]
             heads = replace(Heads.of(query, key, value, sequence_first=True), num_keys=prod(key.shape[:-2]))
-            note = LENGTHS_NOTE
+            note = "" if integers(op, LENGTHS) else LENGTHS_NOTE
             pairs, read = _least(op, heads)
             unread = _unread_bytes(op, key, value, heads.num_keys, heads.num_keys - read)
         else:

@@ -16,8 +16,9 @@ from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.families.matmul import product
-from rooflight.costs.registry import GENERATED, TEMPLATE
-from rooflight.costs.rules import Family, picked_bytes
+from rooflight.costs.registry import GENERATED, KERNEL, TEMPLATE
+from rooflight.costs.rules import Family, integer, integers, picked_bytes
+from rooflight.records.quantity import Quantity
 from rooflight.records.signature import OpSignature
 
 inductor_ops = Family("inductor")
@@ -25,6 +26,9 @@ inductor_ops = Family("inductor")
 _PRODUCT: Final = re.compile(r"_(?:b|add|badd|int_)?mm_")
 
 FUSED_NOTE = "each tensor of a Triton kernel moves once; a kernel that reads a part of one moves less"
+
+
+KERNEL_NOTE = "counted by running some of the kernel's programs without values; masked loads count as loads"
 
 
 @inductor_ops(GENERATED)
@@ -35,6 +39,16 @@ def fused_kernel(op: OpSignature) -> OpCost:
     steps = _steps(op)
     *read, written = (min(picked_bytes(tensor, steps or tensor.numel), tensor.nbytes) for tensor in op.inputs)
     return OpCost(bytes_read=sum(read), bytes_written=written, upper=True, note=FUSED_NOTE)
+
+
+@inductor_ops(KERNEL)
+def counted_kernel(op: OpSignature) -> OpCost | Uncosted:
+    """Any tensors; ``matrix_flops``, and number and bytes of those that are read and written, were counted."""
+    flops = integer(op, "matrix_flops", -1)
+    if flops < 0:
+        return Uncosted(f"what this kernel does with {Quantity(op.input_bytes, 'B')} of tensors is not known")
+    read, written = (sum(integers(op, name)[1::2]) for name in ("read", "written"))
+    return OpCost(matrix_flops=flops, bytes_read=read, bytes_written=written, upper=True, note=KERNEL_NOTE)
 
 
 @inductor_ops(TEMPLATE)
