@@ -46,19 +46,15 @@ DRAFT = (
 FIRST_HOUR = ROOT / "examples" / "first_hour.py"
 PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB"
 
+RUN = "rooflight run --save round{}.session train.py"
+FIRST_SCREEN = ("A step is", "regime", "What costs")
 STEP = "rooflight analyze gpt2 --step train --batch 8 --seq 1024 --device H100-SXM5-80GB --predict --top 4"
 DECODED = ("Decode steps", "381 steps", "Model bucket", "! Other programs")
 
 BLOCKS = (
     Block(page="README.md", command=STEP, parts=("These ops", "Waterfall", "Top operations"), rows=6),
-    Block(
-        page="README.md",
-        command="rooflight run --save round0.session train.py",
-        parts=("mean iteration", "Layers"),
-        rows=6,
-        measured=True,
-        round=0,
-    ),
+    Block(page="README.md", command=RUN.format(0), parts=FIRST_SCREEN[1:], measured=True, round=0),
+    Block(page="docs/guide/run.md", command=RUN.format(0), parts=FIRST_SCREEN, measured=True, round=0),
     Block(page="docs/guide/analyze.md", command=STEP, parts=("Speed", "Waterfall", "By layer")),
     Block(page="docs/guide/inference.md", command=DECODE, parts=DECODED, measured=True),
     Block(page="docs/guide/inference.md", command=f"{DRAFT} --all", parts=("Speculative decoding\n",), measured=True),
@@ -80,9 +76,8 @@ BLOCKS = (
     *(
         Block(
             page="docs/guide/first_hour.md",
-            command=f"rooflight run --save round{number}.session train.py",
-            parts=(("A step is", "Layers"), ("Layers",), ("Layers",), ("A step is",))[number]
-            + ("mean iteration", "unequal steps"),
+            command=RUN.format(number),
+            parts=FIRST_SCREEN if number in (0, 3) else FIRST_SCREEN[1:],
             measured=True,
             round=number,
         )
