@@ -69,7 +69,7 @@ BLOCKS = (
     Block(
         page="docs/guide/tracking.md",
         command=GRPO,
-        parts=("The step took", "By phase", "By layer"),
+        parts=("The step took", "By phase"),
         rows=9,
         measured=True,
     ),
