@@ -123,3 +123,4 @@ def test_the_roofs_of_several_devices_are_told_together():
     assert roofs_used_by([a100, b200, a100]) == "datasheet"
     assert roofs_used_by([a100, h100, b200]) == f"datasheet; H100-SXM5-80GB: {h100.roofs_used}"
     assert roofs_used_by([h100]) == f"H100-SXM5-80GB: {h100.roofs_used}"
+    assert roofs_used_by([replace(a100, datasheet=None)]) == "unknown"

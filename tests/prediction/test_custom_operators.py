@@ -134,15 +134,26 @@ def test_from_a_fit_to_a_prediction_by_the_command(ok, tmp_path, on):
     out = ok("fit", write(tmp_path / "data", device=A100_FILE, features=json.dumps(FEATURES)), "--out", models, *on)
     words = ("--mp", "2", "--b", "2", "--l", "300", "--dim", "1800", "--dtype", "fp32", "--device", A100_FILE)
     assert "mine float32 fwd" in out
-    assert "mine: no such operator is registered: predicted without a bound, by b l, dim / mp." in " ".join(out.split())
+    assert "mine: a function of yours: predicted without a bound, by b l, dim / mp." in " ".join(out.split())
     told = json.loads(ok("predict", "mine", *words, "--models", models, "--json", "-"))
     assert told["fwd"]["time_s"] == pytest.approx(seconds((2, 2, 300, 1800))[0], rel=0.05)
     assert told["fwd"]["bound_s"] is None
+    assert "roofs from" not in ok("predict", "mine", *words, "--models", models)
     assert "nothing bounds it" in " ".join(told["notes"])
     if on:  # models of a base with functions keep these
         more = tmp_path / "more"
         ok("fit", write(tmp_path / "other", device=A100_FILE, kernel="other"), "--on", models, "--out", more)
         assert {each.name for each in Predictor.load(more).functions} == {"mine", "other"}
+
+
+def test_a_function_named_like_an_operator_is_the_user_s(ok, tmp_path):
+    write(tmp_path / "data", kernel="gelu", targets='[["gelu"], ["gelu_backward"]]')
+    out = " ".join(ok("fit", tmp_path / "data", "--out", tmp_path / "models").split())
+    assert "gelu: a function of yours, not Rooflight's gelu: predicted without a bound" in out
+    assert "roofs from unknown" in out
+    found = Predictor.load(tmp_path / "models").predict_shape("gelu", (2, 2, 300, 1800), "fp32", CPU)
+    assert found["fwd"].time_s == pytest.approx(seconds((2, 2, 300, 1800))[0], rel=0.05)
+    assert found["fwd"].bound_s == 0
 
 
 def test_what_was_not_sampled_is_refused_by_name(learned):

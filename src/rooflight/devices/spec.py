@@ -320,11 +320,11 @@ def clock_text(clock_hz: float) -> str:
 
 
 def roofs_used_by(devices: Iterable[DeviceSpec]) -> str:
-    """``roofs_used`` of several devices: those of the datasheet together, those that were calibrated each by name."""
+    """``roofs_used`` of several devices: those that were calibrated each by name, the others together."""
     distinct = {device.name: device for device in devices}
     calibrated = [f"{name}: {device.roofs_used}" for name, device in distinct.items() if device.calibrated is not None]
-    datasheets = ["datasheet"] if len(calibrated) < len(distinct) else []
-    return "; ".join(datasheets + calibrated)
+    others = dict.fromkeys(device.roofs_used for device in distinct.values() if device.calibrated is None)
+    return "; ".join([*others, *calibrated])
 
 
 def _levels(roofs: Iterable[Roofs]) -> tuple[MemoryLevel, ...]:

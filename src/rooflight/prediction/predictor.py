@@ -244,10 +244,10 @@ class Predictor(Answers):
     def predict_shape(
         self, function: str, shape: Mapping[str, int] | Sequence[int], precision: str, device: DeviceSpec | str
     ) -> dict[str, Estimate]:
-        """Seconds by direction ("fwd" and "bwd", or "step") of an operator that can be sampled, or of a function of
-        yours that was. Raises ValueError for an unknown operator or device, and for a shape that cannot be.
+        """Seconds by direction ("fwd" and "bwd", or "step") of a function of yours that was sampled, or of an operator
+        that can be. Raises ValueError for an unknown operator or device, and for a shape that cannot be.
         """
-        if function not in registry.names() and any(each.name == function for each in self.functions):
+        if any(each.name == function for each in self.functions):
             return self._sampled(function, precision, device).predict(shape)
         operator = registry.find(function)
         whole = operator.shape(shape)

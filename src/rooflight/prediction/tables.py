@@ -81,7 +81,7 @@ def report_of(
                 for way, each in estimates.items()
             },
         ),
-        facts=(("roofs from", device.roofs_used),),
+        facts=(("roofs from", device.roofs_used),) if any(each.bound_s for each in estimates.values()) else (),
         tables=(
             table(
                 "times",

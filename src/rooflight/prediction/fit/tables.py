@@ -8,6 +8,7 @@ from math import exp
 from pathlib import Path
 from typing import Final
 
+from rooflight.costs.operators import registry
 from rooflight.devices.spec import roofs_used_by
 from rooflight.prediction.fit.fitting import Added, Fit
 from rooflight.prediction.fit.rows import Taught
@@ -178,7 +179,8 @@ def _of_sessions(taught: Taught | None) -> Iterator[str]:
 def _skipped(tables: Sequence[MeasuredTable | MeasuredOps], fit: Fit) -> Iterator[str]:
     learned = {each.name for each in fit.functions}
     for each in fit.functions:
-        yield f"{each.name}: no such operator is registered: predicted without a bound, by {', '.join(each.features)}."
+        named = f", not Rooflight's {each.name}" if each.name in registry.names() else ""
+        yield f"{each.name}: a function of yours{named}: predicted without a bound, by {', '.join(each.features)}."
     unknown = sorted({table.kernel for table in tables if not table.known} - learned)
     if unknown:
         yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
