@@ -132,15 +132,13 @@ def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "predicted wall time", f"{with_interval(wall)}, {_host_text(wall)}"
     yield "predicted efficiency", f"{percent(predicted.efficiency or 0.0)} (op bound / predicted)"
     parts = {
-        "measurements of such ops": predicted.time_s - predicted.extrapolated_s - predicted.typical_s,
-        "measurements of other ops, sizes or devices": predicted.extrapolated_s,
-        "no measurements": predicted.typical_s,
+        "such ops": predicted.time_s - predicted.extrapolated_s - predicted.typical_s,
+        "other ops, sizes or devices": predicted.extrapolated_s,
+        "no measurement": predicted.typical_s,
     }
     shares = {what: seconds / predicted.time_s for what, seconds in parts.items()}
-    yield (
-        "prediction rests",
-        ", ".join(f"{percent(share)} on {what}" for what, share in shares.items() if share > _REST),
-    )
+    learned = (f"{what} ({percent(share)})" for what, share in shares.items() if share > _REST)
+    yield "learned from", f"{', '.join(learned)} of the time"
     if predicted.error is not None:
         predicted_s, measured_s = Quantity(predicted.timed_s or 0.0, "s"), Quantity(predicted.measured_s or 0.0, "s")
         yield "prediction error", f"{predicted.error:+.1%} (predicted {predicted_s}, measured {measured_s} in ops)"
