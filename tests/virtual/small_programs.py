@@ -48,6 +48,23 @@ def documents_block_mask(device):
     }  # fmt: skip
 
 
+def large_block_masks(device):
+    """Of the first 5.4 million pairs are asked in parts, of the second 17.6 million by the corners of blocks."""
+    found = {}
+    for length in (2321, 4200):
+        tokens = torch.ones(length, dtype=torch.long)
+        tokens[torch.arange(0, length, 601)] = 0
+        document = (tokens.to(device) == 0).cumsum(0)
+
+        def mask(b, h, q, k, document=document):
+            return (q >= k) & (document[q] == document[k]) & (q - k < 500)
+
+        made = create_block_mask(mask, None, None, length, length, device=device, BLOCK_SIZE=128)
+        names = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
+        found |= {f"{name} {length}": getattr(made, name) for name in names}
+    return found
+
+
 def block_mask_from_blocks(device):
     """As modded-nanogpt makes it, in its records of 2025."""
     tokens = torch.ones(1024, dtype=torch.int32)

@@ -78,7 +78,7 @@ class Child:
         from rooflight.capture.run import hooks as run_hooks
         from rooflight.capture.run.finder import StepFinder
         from rooflight.records.timeline import StepKind
-        from rooflight.virtual import absent, api, groups, hooks, operators, shapes, stand_ins, tensors
+        from rooflight.virtual import absent, api, block_masks, groups, hooks, operators, shapes, stand_ins, tensors
         from rooflight.virtual.mode import VirtualMode
 
         hooks.install(wanted.gpus)
@@ -89,6 +89,7 @@ class Child:
         groups.install(self.mode, ranks, wanted.rank)
         absent.install(self.mode, self)
         stand_ins.install()
+        block_masks.install(self.mode)
         route_composites(always=True)
         know_fakes(self.mode.values.of)
         program = wanted.program

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -93,6 +94,8 @@ def _give_addresses(mode: VirtualMode) -> None:
     def address(self: torch.Tensor) -> int:
         if not isinstance(self, FakeTensor):
             return int(at(self))
+        if sys._getframe(1).f_code is copied.__code__:  # which clones what lies nowhere
+            return 0
         mode.answers.note("an address of the device", "one that only tells tensors apart")
         return first(self.untyped_storage()) + int(self.storage_offset()) * self.element_size()
 
@@ -100,7 +103,7 @@ def _give_addresses(mode: VirtualMode) -> None:
         return int(storage._cdata << 5 if storage.device.type == "meta" else begin(storage))
 
     storages: Any = torch.UntypedStorage
-    at, begin = tensor.data_ptr, storages.data_ptr
+    at, begin, copied = tensor.data_ptr, storages.data_ptr, inspect.unwrap(tensor.__deepcopy__)
     tensor.data_ptr, storages.data_ptr = address, first
 
 
