@@ -1,4 +1,4 @@
-"""Tastes of many people, by self-distillation: a teacher follows its student slowly."""
+"""Tastes of many people, by self-distillation: teachers follow their student, each at its pace."""
 
 import copy
 
@@ -18,30 +18,31 @@ class Tastes(nn.Module):
 
 
 @torch.no_grad()
-def follow(teacher, student, decay=0.99):
+def follow(teacher, student, decay):
     names = dict(student.named_parameters())
     for name, old in teacher.named_parameters():
         old.copy_(decay * old + (1 - decay) * names[name])
 
 
 @torch.no_grad()
-def follow_together(teacher, student, decay=0.99):
+def follow_together(teacher, student, decay):
     torch._foreach_lerp_(list(teacher.parameters()), list(student.parameters()), 1 - decay)
 
 
 def _step(update):
     torch.manual_seed(0)
     student = Tastes()
-    teacher = copy.deepcopy(student).requires_grad_(False)
+    teachers = {decay: copy.deepcopy(student).requires_grad_(False) for decay in (0.9, 0.95, 0.99, 0.995, 0.999)}
     optimizer = torch.optim.SGD(student.parameters(), lr=0.01, fused=True)
     dishes = torch.randn(2, 30, 10)
 
     def step():
-        loss = (student(dishes[0]) - teacher(dishes[1])).square().mean()
+        loss = (student(dishes[0]) - teachers[0.99](dishes[1])).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        update(teacher, student)
+        for decay, teacher in teachers.items():
+            update(teacher, student, decay)
         return loss.detach()
 
     return step
