@@ -48,10 +48,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[""], metavar="NAME", help="beginnings of names of programs")
     parser.add_argument("--json", type=Path, help="write the table to this file")
     parser.add_argument("--measure", action="store_true", help="measure gains, and diagnose nothing")
-    parser.add_argument("--turns", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.turns:
-        return turns(options.turns)
     data = os.environ.get("ROOFLIGHT_DATA")
     folders = options.folders or [PLANTED, *([Path(data) / "diagnose_real"] if data else [])]
     told = []
@@ -59,12 +56,16 @@ def main() -> int:
         if path.name.startswith(tuple(options.only)) and truth(path):
             step_s, fixed_s = measured(path, options.measure)
             if options.measure:
-                print(f"{path.stem:16} {step_s:.3g} s, fixed {fixed_s:.3g} s, {step_s / fixed_s:.2f} times", flush=True)
+                print(f"{path.stem:16} {step_s:.4f} s, fixed {fixed_s:.4f} s, {step_s / fixed_s:.2f} times", flush=True)
             else:
                 told.append(diagnosed(path, 1 - fixed_s / step_s))
                 print(line(told[-1]), flush=True)
-    if told:
-        print(*summary(told), sep="\n")
+    for what in ("regime", "remedy"):
+        print(f"{what} right: {sum(row[f'{what}_right'] for row in told)} of {len(told)}")
+    if known := [row for row in told if "gain" in row]:
+        error = statistics.median(abs(row["gain"] / row["measured"] - 1) for row in known)
+        held = statistics.mean(row["holds"] for row in known)
+        print(f"median error of the gain {error:.0%}, intervals that hold {held:.0%}, of {len(known)}")
     if options.json:
         options.json.write_text(json.dumps(told, indent=1))
     return 0
@@ -84,15 +85,14 @@ def truth(path: Path):
 def diagnosed(path: Path, saved: float):
     """What the diagnosis says, and the share of the step that its first remedy saves if that remedy is right."""
     regimes, remedies = truth(path)
-    found = child(["-m", "rooflight", "diagnose", f"{path}:make_step", "--json", "-"]) or {}
-    findings, regime = found.get("findings", []), found.get("regime", "none")
-    first = findings[0] if findings else {"id": "none"}
-    right = first["id"] in remedies if remedies else all(each["share"] <= 0.05 for each in findings)
-    row = {"program": path.stem, "regime": regime, "regime_right": regime in regimes}
+    failed = {"regime": "failed", "findings": [{"id": "none", "share": math.nan}]}
+    found = child(["-m", "rooflight", "diagnose", f"{path}:make_step", "--json", "-"]) or failed
+    first = found["findings"][0] if found["findings"] else {"id": "none"}
+    right = first["id"] in remedies if remedies else all(each["share"] <= 0.05 for each in found["findings"])
+    row = {"program": path.stem, "regime": found["regime"], "regime_right": found["regime"] in regimes}
     row |= {"remedy": first["id"], "remedy_right": right}
     if remedies and right:
-        step_s = first["seconds_lost"] / first["share"]  # as long as it was when it was diagnosed
-        row |= {which: first[f"predicted_{which}_s"] / step_s for which in ("gain", "gain_low", "gain_high")}
+        row |= {which: first[f"predicted_{which}_s"] / found["step_s"] for which in ("gain", "gain_low", "gain_high")}
         row |= {"measured": saved, "holds": row["gain_low"] <= saved <= row["gain_high"]}
     return row
 
@@ -140,21 +140,10 @@ def measured(path: Path, again: bool) -> tuple[float, float]:
 
 def line(row) -> str:
     right = ["right" if row[which] else "WRONG" for which in ("regime_right", "remedy_right")]
-    gains = (
-        "  saves {gain:4.0%} ({gain_low:.0%} to {gain_high:.0%}) of a step, measured {measured:4.0%}, holds: {holds}"
-    )
+    gains = "  saves {gain:4.0%} ({gain_low:.0%} to {gain_high:.0%}), measured {measured:4.0%}, holds: {holds}"
     text = f"{row['program']:16} {row['regime']:13} {right[0]}  {row['remedy']:17} {right[1]}"
     return text + (gains.format(**row) if "gain" in row else "")
 
 
-def summary(told):
-    for what in ("regime", "remedy"):
-        yield f"{what} right: {sum(row[f'{what}_right'] for row in told)} of {len(told)}"
-    if known := [row for row in told if "gain" in row]:
-        error = statistics.median(abs(row["gain"] / row["measured"] - 1) for row in known)
-        held = statistics.mean(row["holds"] for row in known)
-        yield f"median error of the gain {error:.0%}, intervals that hold {held:.0%}, of {len(known)}"
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(turns(Path(sys.argv[2])) if sys.argv[1:2] == ["--turns"] else main())

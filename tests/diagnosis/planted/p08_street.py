@@ -11,14 +11,14 @@ TRUTH = {"regime": ("idle",), "remedy": "loader"}
 
 
 class Scenes(Dataset):
-    def __init__(self, count=48):
+    def __init__(self, count=24):
         self.images, self.masks = torch.rand(count, 3, 32, 32), torch.randint(0, 4, (count, 32, 32))
 
     def __len__(self):
         return len(self.images)
 
     def __getitem__(self, i):
-        time.sleep(0.0015)  # the disk
+        time.sleep(0.004)  # the disk
         return self.images[i], self.masks[i]
 
 
@@ -26,7 +26,7 @@ def _step(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    loader = DataLoader(Scenes(), batch_size=8, **options)
+    loader = DataLoader(Scenes(), batch_size=4, **options)
 
     def epoch():
         losses = []
