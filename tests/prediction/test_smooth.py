@@ -15,7 +15,7 @@ from rooflight.prediction.fit.experts import learn, teach
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.files import decode, encode
 from rooflight.prediction.model.model import Model
-from rooflight.prediction.model.smooth import MOST_ROWS, Smooth, smooth
+from rooflight.prediction.model.smooth import MOST_ROWS, Smooth, lone_point, smooth
 from rooflight.prediction.model.trees import Trees
 from rooflight.prediction.work.facts import FACTS, PRODUCT_KEY, WorkKind, product_facts
 from rooflight.prediction.work.features import features_of
@@ -177,3 +177,11 @@ def test_alignment_does_not_make_work_unknown():
     odd[:, names.index("n")] = np.clip(np.round(odd[:, names.index("n")] / 512), 1, 15) * 512
     values = features_of(PRODUCT_KEY, odd, A100)
     assert expert.knows(PRODUCT_KEY, values).mean() > 0.9
+
+
+def test_nothing_is_beside_a_process_of_one_factor():
+    assert not lone_point(3, 0.5).beside(np.zeros((2, 3)), [0, 1]).any()
+    near = smooth(np.array([[0.0, 0.0], [3.0, 0.0], [6.0, 0.0]]), np.array([0.0, 1.0, 2.0]))
+    asked = np.array([[0.5, 0.0], [1.5, 0.0], [6.6, 9.0]])
+    assert near.beside(asked, [0, 1]).tolist() == [True, False, True]
+    assert near.beside(asked, [0, 1], more=1.0).tolist() == [True, True, True]

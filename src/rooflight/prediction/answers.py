@@ -220,9 +220,9 @@ class Answers:
         if (expert := model.twin(device)) is None:
             return found
         values, names = features_of(PRODUCT_KEY, facts, device), names_of(PRODUCT_KEY)
-        bytes_, units = (values[:, names.index(name)] for name in (ALIGNED_BYTES, MATRIX_UNITS))
-        odd = (bytes_ < ALIGNED) & (bytes_ >= expert.low[names.index(ALIGNED_BYTES)]) & (units > 0)
-        rows = np.flatnonzero(odd & (familiarity(PRODUCT_KEY, expert, values) >= FAMILIAR))
+        seen = values[:, names.index(ALIGNED_BYTES)] >= expert.low[names.index(ALIGNED_BYTES)]
+        familiar = familiarity(PRODUCT_KEY, expert, values) >= FAMILIAR
+        rows = np.flatnonzero(_misaligned(values) & seen & familiar)
         if not len(rows):
             return found
         own = scattered(len(facts), [(rows, self._as_answered(PRODUCT_KEY, facts[rows], device))])
@@ -332,6 +332,13 @@ class Answers:
             return np.zeros(len(facts), dtype=bool)
         return model.knows(features_of(model.key, facts, device), device, key, below=below)
 
+    def _within_measured(self, key: str, facts: Floats, device: DeviceSpec) -> Mask:
+        """Which works are such that the device was measured at no less in any size: a library could pad them. It does
+        not pad products whose rows are not aligned.
+        """
+        within = self._known(key, facts, device, below=inf) & has_sizes(key, facts)
+        return within & ~_misaligned(features_of(key, facts, device)) if key == PRODUCT_KEY else within
+
     def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
         bound_s, network = facts[:, 0], kind_of(key) is WorkKind.NETWORK
@@ -389,6 +396,13 @@ class Answers:
         return replace(
             answer, **{name: np.where(tiny, each, getattr(answer, name)) for name, each in tiny_ones.items()}
         )
+
+
+def _misaligned(values: Floats) -> Mask:
+    """Which products of features [works, features] are on matrix units that their rows are not aligned for."""
+    names = names_of(PRODUCT_KEY)
+    bytes_, units = (values[:, names.index(name)] for name in (ALIGNED_BYTES, MATRIX_UNITS))
+    return np.asarray((bytes_ < ALIGNED) & (units > 0))
 
 
 def _takes_a_launch(key: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import prod
+from math import inf, prod
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -17,7 +18,6 @@ from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, a
 from rooflight.devices import get
 from rooflight.devices.catalog import same_name
 from rooflight.devices.spec import DeviceSpec
-from rooflight.network.collectives import kind_of as collective_of
 from rooflight.prediction.answers import Answers, kernels_s, small_s
 from rooflight.prediction.model import functions as functions_of
 from rooflight.prediction.model.devices import outdone_by
@@ -53,7 +53,7 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 
 Read = TypeVar("Read", Model, Function)
 Estimates = dict[tuple[OpSignature, ...], Estimate | None]
-_LESSER: Final = 2
+_LESSER: Final = 4
 """How many lesser devices are asked what work takes at most that was not measured on a device."""
 
 
@@ -182,23 +182,16 @@ class Predictor(Answers):
         given = get(device) if isinstance(device, str) else device
         spec = given.as_listed
         found = self._estimates(works, spec)
-        asked = {ops: each for ops, each in found.items() if each is not None and collective_of(ops[0].name) is None}
-        unlike = [ops for ops, each in asked.items() if each.extrapolated]
-        for lesser in self._outdone(spec) if unlike else ():
-            for ops, there in self._estimates(unlike, lesser).items():
-                own = found[ops]
-                if own is not None and there is not None and not there.extrapolated:
-                    found[ops] = own.no_longer_than(there.on_device.time_s)
         if spec is not given:
             found = {ops: each and each.with_bound(_bound_s(ops, given)) for ops, each in found.items()}
         return [found[tuple(ops)] for ops in works]
 
-    def _outdone(self, device: DeviceSpec) -> list[DeviceSpec]:
-        """The measured devices with most bandwidth that a device outdoes in everything."""
-        measured = {name for model in self._models.values() for name in model.devices}  # of the models read so far
-        return [each for each in outdone_by(device) if each.name in measured][:_LESSER]
-
-    def _estimates(self, works: Sequence[Sequence[OpSignature]], spec: DeviceSpec) -> Estimates:
+    def _estimates(
+        self, works: Sequence[Sequence[OpSignature]], spec: DeviceSpec, *, at_most: bool = False
+    ) -> Estimates:
+        """Those by works, each distinct one once, no longer than on GPUs that this one outdoes in everything. For one
+        that does: ``at_most``, where only what tells nothing of it counts as extrapolated.
+        """
         distinct = dict.fromkeys(map(tuple, works))
         devices = candidates(spec)
         by_kind: dict[tuple[str, int, float], list[tuple[tuple[OpSignature, ...], Facts]]] = {}
@@ -215,18 +208,45 @@ class Predictor(Answers):
             taught_layouts = model is not None and model.saw_both(CHANNELS_LAST, known)
             if not taught_layouts:
                 values = in_default_layout(key, values)
-            batch = self._batch(key, values, known)
-            # what is left for the device is no shorter than its kernels
-            least_s = np.where(batch.extrapolated, small_s(key, values, known), kernels_s(key, values, known))
-            launches_s = np.zeros(len(group))
-            if model is not None and kind_of(key) is not WorkKind.NETWORK:
-                launches_s = model.launches_s(values, known, np.log(batch.time_s / batch.bound_s), key)
-            launches_s = np.clip(batch.time_s - least_s, 0.0, launches_s)
-            columns = {**batch.columns, "launch_s": launches_s, "kernels_s": least_s}
+            alone = self._alone(key, values, known)
+            if at_most:
+                alone["extrapolated"] &= ~self._within_measured(key, values, known)
             for row, (ops, _) in enumerate(group):
-                estimate = Estimate(source=source, **{name: each[row].item() for name, each in columns.items()})
+                estimate = Estimate(source=source, **{name: each[row].item() for name, each in alone.items()})
                 found[ops] = estimate if taught_layouts else in_its_layout(estimate, ops, spec)
+            unlike = [ops for (ops, _), each in zip(group, alone["extrapolated"], strict=True) if each]
+            for lesser in self._outdone(key, values, spec) if unlike and not at_most else ():
+                for ops, there in self._estimates(unlike, lesser, at_most=True).items():
+                    own = found[ops]
+                    if own is not None and there is not None and not there.extrapolated:
+                        found[ops] = own.no_longer_than(there.on_device.time_s)
         return found
+
+    def _alone(self, key: str, values: Floats, device: DeviceSpec) -> dict[str, Any]:
+        """Estimates of works of facts [works, facts], an array [works] by field: beside those of a batch, the seconds
+        of a launch in each, and of its shortest kernels.
+        """
+        batch = self._batch(key, values, device)
+        launches_s = self._launches_s(key, values, device, batch)
+        return {**batch.columns, "launch_s": launches_s, "kernels_s": kernels_s(key, values, device)}
+
+    def _launches_s(self, key: str, values: Floats, device: DeviceSpec, batch: Batch) -> Floats:
+        """Seconds of a launch in each of these estimates [works]."""
+        model, _ = self._model_for(key, values, device)
+        if model is None or kind_of(key) is WorkKind.NETWORK or not len(values):
+            return np.zeros(len(values))
+        launches_s = model.launches_s(values, device, np.log(batch.time_s / batch.bound_s), key)
+        # what is left for the device is no shorter than its kernels; what a launch hides of them is unknown
+        hidden = batch.extrapolated | (launches_s > 0)
+        least_s = np.where(hidden, small_s(key, values, device), kernels_s(key, values, device))
+        return np.asarray(np.clip(batch.time_s - least_s, 0.0, launches_s))
+
+    def _outdone(self, key: str, values: Floats, device: DeviceSpec) -> list[DeviceSpec]:
+        """The devices with most bandwidth that a device outdoes in everything, and at which such work was measured."""
+        model, _ = self._model_for(key, values, device)
+        if model is None or kind_of(key) is WorkKind.NETWORK:
+            return []
+        return [each for each in outdone_by(device) if each.name in model.measured_devices][:_LESSER]
 
     def predict_products(
         self, m: Floats, n: Floats, k: Floats, dtype: str, device: DeviceSpec | str, *, batch: Floats | float = 1.0
@@ -291,16 +311,44 @@ class Predictor(Answers):
         count, columns = len(next(iter(columns.values()))), {name: each[taken] for name, each in columns.items()}
         batches = {}
         for direction in operator.directions:
-            facts_on = partial(facts_of_shapes, operator, columns, dtype, direction)
-            known = as_measured(candidates(listed), partial(_compared, facts_on))
-            parts = [(taken[each.rows], self._batch(each.key, each.values, known)) for each in facts_on(known)]
-            batches[direction] = scattered(count, parts)
+            found = self._of_shapes(operator, columns, dtype, direction, listed)
+            batches[direction] = scattered(count, [(taken, found)])
             if listed is not spec:
                 bound_s = np.full(count, np.nan)
-                for each in facts_on(spec):
+                for each in facts_of_shapes(operator, columns, dtype, direction, spec):
                     bound_s[taken[each.rows]] = each.values[:, 0]
                 batches[direction] = batches[direction].with_bound(bound_s)
         return batches
+
+    def _of_shapes(
+        self,
+        operator: Operator,
+        columns: Mapping[str, Integers],
+        dtype: str,
+        direction: str,
+        device: DeviceSpec,
+        *,
+        at_most: bool = False,
+    ) -> Batch:
+        """As ``_estimates``, of shapes that an operator takes; ``at_most`` of what devices take, without launches."""
+        facts_on, parts = partial(facts_of_shapes, operator, columns, dtype, direction), []
+        known = as_measured(candidates(device), partial(_compared, facts_on))
+        for each in facts_on(known):
+            found = self._batch(each.key, each.values, known)
+            if at_most:
+                alone_s = found.time_s - self._launches_s(each.key, each.values, known, found)
+                told = ~found.extrapolated | self._within_measured(each.key, each.values, known)
+                found = replace(found, time_s=np.maximum(found.bound_s, alone_s), extrapolated=~told)
+            rows = np.flatnonzero(found.extrapolated & (not at_most))
+            some, most_s = {name: values[each.rows[rows]] for name, values in columns.items()}, np.full(len(rows), inf)
+            for lesser in self._outdone(each.key, each.values, device) if len(rows) else ():
+                there = self._of_shapes(operator, some, dtype, direction, lesser, at_most=True)
+                most_s = np.minimum(most_s, np.where(there.extrapolated, inf, there.time_s))
+            rows, most_s = rows[most_s < inf], np.maximum(found.bound_s[rows], most_s)[most_s < inf]
+            launches_s = self._launches_s(each.key, each.values[rows], known, found.of(rows))
+            found = found.no_longer_than(rows, most_s, launches_s)
+            parts.append((each.rows, found))
+        return scattered(len(next(iter(columns.values()))), parts)
 
     def views(self, operator: Operator, shapes: Sequence[Shape], dtype: str, device: DeviceSpec) -> dict[str, Floats]:
         """What each expert answers of shapes, less what the model does, so that rows where they differ tell which is

@@ -92,6 +92,11 @@ class Correction(Learned):
         """What to add to the answers for rows of features [rows, features]."""
         return self.near.predict(values, fades=True)
 
+    def knows(self, key: str, values: Floats, *, below: float = 0.0) -> Mask:
+        """Those rows alone that are beside one of the few that it learned from."""
+        beside = self.near.beside(values, size_features(key), more=below)
+        return Learned.knows(self, key, values, below=below) & beside
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Process:

@@ -15,7 +15,6 @@ from rooflight.prediction.model.corrections import (
     Correction,
     ExpertFigures,
     Interval,
-    Learned,
     Mask,
     Refinement,
 )
@@ -231,12 +230,10 @@ class Model:
         from, however few rows that was: of a process those beside one of its points, of trees those in their ranges.
         """
         sizes, near = list(size_features(self.key)), np.zeros(len(values), dtype=bool)
-        taught: list[tuple[Learned, Learner]] = [(each, each.main) for each in self.experts]
-        taught += [(each, each.near) for each in self.corrections]
-        for each, learner in taught:
+        for each in (*self.experts, *self.corrections):
             if each.device == device.name:
-                beside = learner.beside(values, sizes) if isinstance(learner, Smooth) else True
-                near |= each.knows(self.key, values) & beside
+                process = each.main if isinstance(each, Expert) and isinstance(each.main, Smooth) else None
+                near |= each.knows(self.key, values) & (process is None or process.beside(values, sizes))
         return near
 
     def expert(self, device: DeviceSpec) -> Expert | None:

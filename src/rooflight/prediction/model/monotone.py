@@ -8,7 +8,7 @@ linear in each size. And since a library can pad, no point takes longer than lar
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 from typing import Any, Final
 
@@ -37,6 +37,14 @@ class Batch:
     def where(self, which: Mask, others: Batch) -> Batch:
         """These where ``which`` [works] is true, elsewhere ``others``."""
         return Batch(**{name: np.where(which, each, others.columns[name]) for name, each in self.columns.items()})
+
+    def no_longer_than(self, rows: Integers, most_s: Floats, launches_s: Floats) -> Batch:
+        """These, some of them shorter: where what is left without a launch is more than ``most_s``, that [rows]."""
+        more = self.time_s[rows] - launches_s > most_s
+        rows, most_s = rows[more], most_s[more]
+        time_s, low_s = self.time_s.copy(), self.low_s.copy()
+        time_s[rows], low_s[rows] = most_s, np.minimum(low_s[rows], most_s)
+        return replace(self, time_s=time_s, low_s=low_s)
 
     def with_bound(self, bound_s: Floats) -> Batch:
         """These, not below these bounds [works]: they may have been made with others."""

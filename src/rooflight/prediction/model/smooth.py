@@ -70,17 +70,20 @@ class Smooth:
             out[start : start + _BLOCK] = self.mean + matern(distances(block, points)) @ self.weight.astype(np.float64)
         return np.clip(out, self.floor, self.ceiling)
 
-    def beside(self, values: Floats, places: Sequence[int]) -> NDArray[np.bool_]:
-        """Which rows of features [rows, features] have a point within a factor of ``_BESIDE`` in the features at some
-        places, which are logarithms; of those only that count.
+    def beside(self, values: Floats, places: Sequence[int], *, more: float = 0.0) -> NDArray[np.bool_]:
+        """Which rows of features [rows, features] have a point within a factor of ``_BESIDE``, and e to the power of
+        ``more``, in the features at some places, which are logarithms; of those only that count. None where nothing
+        counts: where its points were is not known then.
         """
+        if not (self.scale > 0).any():
+            return np.zeros(len(values), dtype=bool)
         used = [place for place in places if self.scale[place] > 0]
         unit = self.scale[used].astype(np.float64)
         points = self.points[:, used].astype(np.float64) * unit
         found = np.zeros(len(values), dtype=bool)
         for start in range(0, len(values), _BLOCK):
             apart = np.abs(values[start : start + _BLOCK, None, used] - points).max(axis=2, initial=0.0)
-            found[start : start + _BLOCK] = apart.min(axis=1) <= log(_BESIDE)
+            found[start : start + _BLOCK] = apart.min(axis=1) <= log(_BESIDE) + more
         return found
 
 
