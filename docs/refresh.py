@@ -62,7 +62,7 @@ BLOCKS = (
         page="docs/guide/explain.md",
         command=EXPLAIN,
         parts=("Dynamo: graph breaks", "Dynamo: recompiles"),
-        rows=7,
+        rows=11,
         measured=True,
     ),
     Block(page="docs/guide/predict.md", command=PREDICT),
