@@ -155,6 +155,24 @@ def test_no_gain_is_beyond_the_program_bound():
             assert found.eager_s / found.speedup_high >= analysis.program.program_bound_s * (1 - 1e-9)
 
 
+def test_the_less_a_step_is_like_measured_ones_the_less_is_learned_from_them(monkeypatch):
+    def trained(dtype):
+        x = torch.empty(N, device="meta", dtype=dtype, requires_grad=True)
+        return analysis_of(lambda: torch.tanh(x * 2.0).abs().sum().backward())
+
+    forward = analysis_of(lambda: torch.tanh(torch.empty(N, device="meta") * 2.0))
+
+    class Learned:
+        def of(self, _features, _mode):
+            return 0.64, 0.32, 1.28
+
+    monkeypatch.setattr(gains, "shipped", Learned)
+    for analysis, best in ((forward, 0.64), (trained(torch.float32), 0.8), (trained(torch.bfloat16), 0.64 ** (1 / 3))):
+        found = gains.predicted_gain(analysis)
+        assert found.steady_speedup == pytest.approx(best * found.eager.wall_s / found.compiled.wall_s)
+        assert found.speedup_low == pytest.approx(found.steady_speedup / 2)
+
+
 def test_other_modes_and_analyses_without_times_are_refused():
     x = torch.empty(N, device="meta")
     analysis = analysis_of(lambda: x * 2.0)

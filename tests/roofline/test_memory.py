@@ -15,7 +15,7 @@ from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, KindBytes, memory_use, sparkline
+from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use, sparkline
 from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
@@ -72,6 +72,12 @@ def test_the_timeline_is_what_was_made_and_not_yet_freed():
     assert (use.peak_bytes, use.peak_record) == (1330, 3)
     assert use.by_kind == KindBytes(input=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0)
     assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50]
+
+
+def test_what_stays_inside_of_compiled_kernels_takes_no_memory():
+    assert compiled_peak(STEP, range(7)) == 1330
+    assert compiled_peak(STEP, (3, 6)) == 1200 + 30 + 60
+    assert compiled_peak(STEP, ()) == 1210  # what stands
 
 
 def test_what_is_alive_at_the_peak_says_who_made_it():

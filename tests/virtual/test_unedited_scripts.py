@@ -59,6 +59,7 @@ def test_a_compiled_program_is_answered_compiled(tmp_path):
     assert [row["device"] for row in found["run"]["on"]] == [H100, "A100-SXM4-80GB"]
     for row in found["run"]["on"]:
         assert 0 < row["compiled_s"] <= row["step_s"]
+        assert 0 < row["memory_bytes"] < row["eager_memory_bytes"]
     assert found["run"]["virtual"]["compiled"] == 1
     assert "compiled (at least" in run.stderr
 

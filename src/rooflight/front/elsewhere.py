@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
+
 from rooflight.capture.run.elsewhere import NOT_HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.front.sessions import analyze, predicted
@@ -16,7 +18,7 @@ from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
 from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.memory import memory_shortage
+from rooflight.roofline.memory import MemoryUse, compiled_peak, memory_shortage
 from rooflight.roofline.network import Collective
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import in_brief
@@ -49,13 +51,12 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
 def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
     """What a step takes on one device."""
     totals, memory = analysis.totals, analysis.memory
-    wall, compiled = totals.predicted_wall or totals.predicted, None
+    wall, compiled, peak = totals.predicted_wall or totals.predicted, None, memory.peak_bytes
     if virtual.compiled and totals.predicted:
-        compiled = predicted_gain(analysis, "default").compiled_s
-    capacity, peak = memory.device_bytes, memory.peak_bytes
-    fits: bool | None = capacity is None or peak <= capacity
-    if virtual.compiled and not fits and memory.compiled_least_bytes <= (capacity or 0):
-        fits = None
+        gain = predicted_gain(analysis, "default")
+        compiled = gain.compiled_s
+        if memory.followed:
+            peak = min(peak, max(memory.compiled_least_bytes, compiled_peak(analysis.session, gain.work.stored)))
     return OnDevice(
         device=analysis.device.name,
         gpus=virtual.gpus * virtual.nodes,
@@ -65,7 +66,8 @@ def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
         compiled_s=compiled,
         bound_s=_bound_s(analysis),
         memory_bytes=peak,
-        fits=fits,
+        eager_memory_bytes=memory.peak_bytes,
+        fits=memory.device_bytes is None or peak <= memory.device_bytes,
         exchange_bytes=totals.bytes_sent,
     )
 
@@ -91,15 +93,16 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
         how = "compiled " if row.compiled_s else ""
         text = f"On {many}{row.device} it would take about {Quantity(time_s, 's')} {how}({bound})" if time_s else (
             f"On {many}{row.device} it takes {bound}")  # fmt: skip
-        shortage = memory_shortage(analysis.memory, row.device, compiled=bool(row.compiled_s))
+        memory = structs.replace(analysis.memory, peak_bytes=row.memory_bytes)
+        shortage = memory_shortage(memory, row.device)
         fits = f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits."
-        found.append(f"{text}. {shortage}{_nearest_change(analysis, row.gpus)}" if shortage else text + fits)
+        found.append(f"{text}. {shortage}{_nearest_change(memory, row.gpus)}" if shortage else text + fits)
     return " ".join(found)
 
 
-def _nearest_change(analysis: Analysis, gpus: int) -> str:
+def _nearest_change(memory: MemoryUse, gpus: int) -> str:
     """What would make a step fit: a smaller batch, or weights and what belongs to them on more GPUs."""
-    memory, kinds = analysis.memory, analysis.memory.by_kind
+    kinds = memory.by_kind
     states = kinds.parameter + kinds.gradient + kinds.optimizer_state
     other, capacity = memory.peak_bytes - states, memory.device_bytes or 0
     if states < capacity:
@@ -123,7 +126,6 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
 
 
 def _devices(rows: Sequence[OnDevice]) -> Table:
-    fits = {True: "yes", False: "no", None: "not known"}
     return table(
         "on",
         "On devices that are not here",
@@ -134,7 +136,7 @@ def _devices(rows: Sequence[OnDevice]) -> Table:
         ("90 %", "", _between),
         ("bound", "s", lambda row: row.bound_s),
         ("memory", "B", lambda row: row.memory_bytes),
-        ("fits", "", lambda row: fits[row.fits]),
+        ("fits", "", lambda row: "yes" if row.fits else "no"),
         ("sent", "B", lambda row: row.exchange_bytes or None),
     )
 

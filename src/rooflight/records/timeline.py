@@ -346,8 +346,8 @@ class Assumed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
     """A step on ``gpus`` of a device: predicted eager, nine times in ten between low and high, and compiled; its bound,
-    fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, and ``exchange_bytes`` what it sends.
-    ``fits`` is None where the memory of compiled code is not known well enough.
+    fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, predicted where the program is
+    compiled, ``eager_memory_bytes`` that of its ops one by one, and ``exchange_bytes`` what it sends.
     """
 
     device: str
@@ -358,7 +358,8 @@ class OnDevice:
     compiled_s: float | None
     bound_s: float
     memory_bytes: int
-    fits: bool | None
+    eager_memory_bytes: int
+    fits: bool
     exchange_bytes: int
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -129,6 +129,18 @@ def memory_use(session: Session, device_bytes: int | None = None, kept: Iterable
         alive=_alive(session, lifetimes, touches, peak_record),
         bytes_alive=bytes_alive,
     )
+
+
+def compiled_peak(session: Session, stored: Collection[int]) -> int:
+    """The peak in bytes where of what the step makes only the storages ``stored`` are written to memory; what is made
+    and used inside one kernel takes none (``CompiledWork.stored``). Needs lifetimes that were followed.
+    """
+    assert session.lifetimes is not None
+    lifetimes = session.lifetimes
+    written = lifetimes.made == STOOD
+    written[list(stored)] = True
+    totals = _bytes_alive(np.where(written, session.storage_bytes, 0), lifetimes, len(session)).sum(axis=1)
+    return int(totals.max(initial=0))
 
 
 def _by_kind(sizes: Int64 | Sequence[int]) -> dict[str, int]:

@@ -204,14 +204,23 @@ def doubts_of(analysis: Analysis, work: CompiledWork, mode: str) -> Iterator[str
         return
     if device.vendor != "NVIDIA":
         yield f"compiled programs were measured on NVIDIA's GPUs alone, not on {device.vendor}'s"
-    if (session.columns.direction[session.counted] != Direction.FORWARD).any():
+    if _is_trained(analysis):
         yield "compiled programs were measured in forward passes alone, not in training"
     predicted = analysis.totals.predicted
     if predicted is not None and predicted.time_s and predicted.typical_s > _MOST_TYPICAL * predicted.time_s:
         share = percent(predicted.typical_s / predicted.time_s)
         yield f"no measured op is like those of {share} of the device time"
-    if any(tensor.dtype in ("bfloat16", "float16") for op in session.signatures for tensor in op.outputs):
+    if _is_in_16_bits(analysis):
         yield "compiled programs were measured in float32 alone"
+
+
+def _is_trained(analysis: Analysis) -> bool:
+    session = analysis.session
+    return bool((session.columns.direction[session.counted] != Direction.FORWARD).any())
+
+
+def _is_in_16_bits(analysis: Analysis) -> bool:
+    return any(tensor.dtype in ("bfloat16", "float16") for op in analysis.session.signatures for tensor in op.outputs)
 
 
 Verdict = Literal["pays", "neutral", "hurts"]
@@ -291,6 +300,9 @@ def predicted_gain(
     ``.given_eager(seconds)`` has the same speed-up of that. ``page_s``, of a CPU: seconds of the first touch of a page
     (``rooflight.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
 
+    The learned correction is of forward passes in float32: of a step that trains half of it is taken (as a logarithm),
+    and a third where it has 16 bits too.
+
     Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
     """
     if mode not in MODES:
@@ -304,7 +316,9 @@ def predicted_gain(
         work = compiled_work(analysis, analysis.predicted_op_s)
         given = host or analysis.host
         eager, compiled = eager_walls(analysis, given), compiled_walls(analysis, work, mode, given)
-        factors = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
+        learned = shipped().of(gain_features(analysis, work, mode, given, eager, compiled), mode)
+        best = learned[0] ** (1 / (2 + _is_in_16_bits(analysis)) if _is_trained(analysis) else 1)
+        factors = best, best * learned[1] / learned[0], best * learned[2] / learned[0]
     most = most_speedup(analysis, eager)
     best, low, high = (min(most, factor * eager.wall_s / compiled.wall_s) for factor in factors)
     return Gain(
