@@ -9,8 +9,8 @@ TRUTH = {"regime": ("idle",), "remedy": "asleep"}
 
 
 class Plant:
-    def __init__(self, settle):
-        self.settle, self.state = settle, torch.zeros(1, 6)
+    def __init__(self, state, settle):
+        self.state, self.settle = state, settle
 
     def send(self, action):
         self.state = 0.9 * self.state + 0.1 * action
@@ -20,12 +20,13 @@ class Plant:
 
 def _step(settle):
     torch.manual_seed(0)
+    begin = torch.randn(1, 6)
     policy = nn.Sequential(nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 6), nn.Tanh())
 
     @torch.no_grad()
     def step():
-        plant = Plant(settle)
-        state = torch.ones(1, 6)
+        plant = Plant(begin, settle)
+        state = begin
         for _ in range(20):
             state = plant.send(policy(state))
         return state
