@@ -2,7 +2,7 @@
 
 import torch
 
-TRUTH = {"regime": ("overhead", "memory"), "remedy": "graph-breaks"}
+TRUTH = {"regime": ("overhead", "memory"), "remedy": ("graph-breaks", "sync")}
 
 
 def advance(state, wind, log):
