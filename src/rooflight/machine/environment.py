@@ -9,7 +9,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
-from stat import S_IWOTH
+from stat import S_ISVTX, S_IWOTH
 
 from rooflight.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
 from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
@@ -190,11 +190,25 @@ def _size(count: int) -> str:
 def not_to_be_trusted() -> str:
     """Why nothing may be loaded from Inductor's folder, empty where it may: torch unpickles and runs what lies there,
     so that others who can write to it, or made it (``/tmp/torchinductor_<name>`` before its user did), run code here.
+    The same of what lies in it, of links in it, and of folders above it whose entries all can exchange.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
-    folder = Path(cache_dir())
-    found = folder.stat()
-    if found.st_uid in (os.getuid(), 0) and not found.st_mode & S_IWOTH:
+    folder = Path(cache_dir()).absolute()
+    found = [
+        f"others can write to {each}" for each in folder.parents if each.stat().st_mode & (S_IWOTH | S_ISVTX) == S_IWOTH
+    ]
+    why = next(filter(None, (*found, *(_not_own(each, folder) for each in (folder, *folder.rglob("*"))))), "")
+    return why and f"{why}, from which torch runs code: set TORCHINDUCTOR_CACHE_DIR to a folder of yours"
+
+
+def _not_own(path: Path, folder: Path) -> str:
+    """Why what a file of a folder holds, or the folder, may be of others; empty where it is the user's alone."""
+    if path != folder and path.is_symlink():
+        return f"{path} is a link to elsewhere"
+    try:
+        itself, found = path.lstat(), path.stat()
+    except FileNotFoundError:  # another process has just moved it
         return ""
-    return f"others can write to {folder}, from which torch runs code: set TORCHINDUCTOR_CACHE_DIR to a folder of yours"
+    own = {itself.st_uid, found.st_uid} <= {os.getuid(), 0} and not found.st_mode & S_IWOTH
+    return "" if own else f"others can write to {path}"
