@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import rooflight as rl
 from rooflight.compiling.hot.plan import inner_backend
 from rooflight.machine.environment import not_to_be_trusted
 from rooflight.scoring.run import _Pair
@@ -68,6 +69,8 @@ def test_a_pickle_that_another_user_left_is_not_loaded(cache, tmp_path):
         (cache / "fxgraph").chmod(0o777)
     with pytest.raises(RuntimeError, match="others can write"):
         inner_backend("inductor", None, limit_s=60.0, same_random=True)(graph, [torch.ones(2)])
+    with pytest.raises(ValueError, match="others can write"):
+        rl.explain(torch.nn.ReLU(), torch.ones(2))
     assert not (tmp_path / "it ran").exists()
 
 

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ray_cluster import SMALL, ray_cluster
@@ -15,6 +16,7 @@ from ray_cluster import SMALL, ray_cluster
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.sizes import ADD, Progression
 from rooflight.sampling import ray_sweep as executor
+from rooflight.sampling.executor import ray as cluster_executor
 from rooflight.sampling.job import DATA, Job
 from rooflight.sampling.runner import Repeats
 from rooflight.sampling.sweeps import Grid, PointSweep
@@ -97,3 +99,19 @@ def test_no_cluster_is_one_line(tmp_path, monkeypatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with pytest.raises(ValueError, match="no Ray cluster at auto: ray start --head"):
         executor.run(job(tmp_path), sweep(1), address="auto", cold=True, progress=lambda _: None)
+
+
+def test_a_head_that_has_died_is_one_line_before_ray_ends_the_process(monkeypatch):
+    monkeypatch.setattr(cluster_executor, "_PERIOD_S", 0.1)
+    monkeypatch.setattr(cluster_executor, "_HEAD_S", 0.2)
+    cancelled: list[str] = []
+    dead = SimpleNamespace(
+        get_runtime_context=lambda: SimpleNamespace(gcs_address="127.0.0.1:1"),
+        remote=lambda **_: lambda _: SimpleNamespace(remote=lambda: "reference"),
+        wait=lambda *_, **how: time.sleep(min(how["timeout"], 0.05)) or ([], []),
+        cancel=cancelled.append,
+    )
+    tasks = iter([cluster_executor.Task(function=print, arguments=())])
+    with pytest.raises(ValueError, match=r"127.0.0.1:1, has not answered for 0.2 s: what came back is kept; start"):
+        list(cluster_executor.answers(dead, lambda: next(tasks, None)))
+    assert cancelled == ["reference"]

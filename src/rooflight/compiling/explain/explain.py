@@ -21,6 +21,7 @@ from rooflight.compiling.process import answered
 from rooflight.compiling.refusals import AOT_INDUCTOR, MODES, NO_COMPILER, check_how, checked_target
 from rooflight.compiling.workloads import WORKLOADS, open_workload
 from rooflight.front.device import Progress, log_progress
+from rooflight.machine.environment import not_to_be_trusted
 from rooflight.machine.hardware import kind_here, usable_cores
 from rooflight.records.report import Report
 from rooflight.workloads.errors import TargetError, first_words, in_one_line
@@ -68,12 +69,15 @@ def explain(
     ``dynamic`` are torch.compile's.
 
     What torch compiled earlier in this process is dropped, and compiles again when it is called. Raises ValueError for
-    what torch.compile does not take; an error of the function passes unchanged.
+    what torch.compile does not take, and where others can write to Inductor's folder; an error of the function passes
+    unchanged.
     """
     import torch
 
     plain, notes = uncompiled(function)
     check_callable(plain)
+    if backend == "inductor" and (why := not_to_be_trusted()):
+        raise ValueError(why)
     name = getattr(plain, "__qualname__", None) or type(plain).__name__
     program = Program(
         name=str(name),

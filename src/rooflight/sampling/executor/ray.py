@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, Final
 _REACHED_S: Final = 5.0
 _PERIOD_S: Final = 1.0
 _END_S: Final = 10.0
+_HEAD_S: Final = 20.0
+"""How long a cluster's head may be away: after 60 s Ray itself ends the process, without a word of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +80,11 @@ def answers(
     """Run the tasks that ``more`` gives until it gives None and all have answered, ``at_most`` so many at a time.
 
     ``more`` is asked again after each answer; ``waiting`` is called each second. Interrupted or closed, it cancels what
-    runs.
+    runs. Raises ValueError where the cluster's head has died.
     """
     under_way: dict[Any, Task] = {}
+    head = ray.get_runtime_context().gcs_address
+    heard_s = time.monotonic()
     try:
         while True:
             while (at_most is None or len(under_way) < at_most) and (task := more()) is not None:
@@ -88,6 +93,13 @@ def answers(
                 return
             waiting()
             done, _ = ray.wait(list(under_way), num_returns=1, timeout=_PERIOD_S)
+            if time.monotonic() - heard_s > _PERIOD_S and _listens(head):
+                heard_s = time.monotonic()
+            if time.monotonic() - heard_s > _HEAD_S:
+                raise ValueError(
+                    f"the head of the Ray cluster, {head}, has not answered for {_HEAD_S:g} s: what came back is kept; "
+                    "start a cluster and run the same command again"
+                )
             for each in done:
                 yield _answer(ray, each, under_way.pop(each))
     finally:
@@ -145,6 +157,14 @@ def _answer(ray: Any, reference: Any, task: Task) -> Answer:
         return Answer(task=task, error=" ".join(str(error.cause).split()))
     except ray.exceptions.RayError as error:
         return Answer(task=task, lost=type(error).__name__)
+
+
+def _listens(head: str) -> bool:
+    try:
+        _check_reachable(head)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_reachable(address: str) -> None:
