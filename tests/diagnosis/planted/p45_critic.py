@@ -10,7 +10,7 @@ TRUTH = {"regime": ("compute", "memory", "overhead", "latency"), "remedy": "cons
 
 def critic():
     torch.manual_seed(0)
-    layers = [nn.Linear(192, 384), nn.Linear(384, 384), nn.Linear(384, 384), nn.Linear(384, 1)]
+    layers = [nn.Linear(192, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 1)]
     model = nn.Sequential(nn.Flatten())
     for layer in layers:
         model.extend([spectral_norm(layer, n_power_iterations=2), nn.LeakyReLU(0.2)])
@@ -18,11 +18,11 @@ def critic():
 
 
 def _step(model):
-    images = torch.randn(24, 2, 3, 8, 8)
+    images = torch.randn(2, 3, 8, 8)
 
     @torch.inference_mode()
     def step():
-        return torch.stack([model(pair).squeeze(-1) for pair in images])
+        return model(images).squeeze(-1)
 
     return step
 
