@@ -1,14 +1,13 @@
 """What ``enable_hot_path_detection()`` alone gains, beside ``torch.compile`` placed by hand: the four workloads and
 loops of functions.
 
-    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--rounds 3] [--csv]
+    python benchmarks/hot_path_gain.py [--loops NAME ...] [--seconds 90] [--turns 200] [--csv]
 
-Each loop runs in three processes with empty caches: eager, compiled by hand, and with the detection on, which is told
-nothing. First each runs alone until it is warm: the one with the detection until all is decided, or for ``--seconds``.
-Then they take turns of ten iterations, one process at a time, in changing order. That is repeated ``--rounds`` times,
-in the caches of the first, since two processes of one program differ by some per cent. Times are processor time, all
-threads of a process together, which other programs disturb less: medians of the turns' medians, and of the rounds.
-``kept`` is the gain with the detection over that by hand, with the least and largest of the rounds.
+Each loop runs in two processes with empty caches. In the first the detection, which is told nothing, runs the loop
+until all is decided, or for ``--seconds``; then a copy of it is compiled by hand. In the second that comes first. Then
+the loop, its copy and an eager one take turns of ten iterations, in changing order, in one process: two processes of
+one program differ by more than the detection loses. Times are processor time, which other programs disturb less: the
+fastest tenth of the turns' medians. ``kept`` is the gain with the detection over that by hand, in both processes.
 
 ``watching``: processor time of a loop of small ops in its first two seconds with the detection, less that without, by
 op, alternating. ``short``: what the report says of loops that end in less than a second.
@@ -25,18 +24,35 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
 from itertools import permutations
 from pathlib import Path
 from time import perf_counter, process_time
+from types import ModuleType
 from typing import Any
 
 SIDES = ("eager", "by_hand", "detected")
 IN_A_TURN = 10
+SAME_ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(1 << 25), "MALLOC_TRIM_THRESHOLD_": str(1 << 28)}
+"""glibc gives large tensors back to the system until a process has freed a larger block, as compiling does: eager runs
+of one program have 0 to 440 page faults each, and take up to 1.5 times as long, by what ran before them.
+"""
 STAYS_S = 15.0  # for so long all must be decided: what a loop calls may be found after it
 
 
-def functions_in_turn() -> Callable[[], None]:
-    """Functions of tensors that a loop calls one after the other, without modules."""
+def copy_of(path: str) -> ModuleType:
+    """A file as another module, so that its loops are other code: compilers keep what they make by code."""
+    spec = spec_from_file_location("copy", path)
+    assert spec is not None
+    assert spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
+
+
+def functions_in_turn(*, each: bool = False) -> Callable[[], None]:
+    """Functions of tensors that a loop calls one after the other, without modules; ``each`` compiled by hand alone."""
     import torch
 
     x, scale = torch.randn(256, 512), torch.randn(512)
@@ -48,9 +64,13 @@ def functions_in_turn() -> Callable[[], None]:
     def gated(value: torch.Tensor) -> torch.Tensor:
         return torch.tanh(value) * torch.sigmoid(value) + 0.1 * value
 
-    if SIDE == "by_hand":
+    if SIDE == "by_hand" and each:
         normalized, gated = torch.compile(normalized), torch.compile(gated)
-    return lambda: gated(normalized(x))  # type: ignore[no-any-return]
+
+    def step() -> torch.Tensor:
+        return gated(normalized(x))
+
+    return torch.compile(step) if SIDE == "by_hand" and not each else step  # type: ignore[return-value]
 
 
 def functional_training() -> Callable[[], None]:
@@ -82,9 +102,9 @@ def workload(name: str) -> Callable[[], Callable[[], None]]:
     def make() -> Callable[[], None]:
         import torch
 
-        from rooflight.compiling.workloads import WORKLOADS
+        from rooflight.compiling import workloads
 
-        made = WORKLOADS[name]()
+        made = copy_of(workloads.__file__).WORKLOADS[name]()
         run, model = made if isinstance(made, tuple) else (made, None)
         if SIDE == "by_hand" and model is not None:
             model.forward = torch.compile(model.forward)
@@ -101,35 +121,66 @@ LOOPS: dict[str, Callable[[], Callable[[], None]]] = {
         for name in ("simple-matmul-chain", "mlp-training-step", "attention-block", "mixed-operations")
     },
     "functions in turn": functions_in_turn,
+    "functions in turn, each by hand": partial(functions_in_turn, each=True),
     "functional training": functional_training,
 }
 SIDE = ""
 
 
-def loop(step: Callable[[], None], turns: Iterable[int]) -> None:
-    """The loop of the program: as many iterations as each turn says; their median processor time is printed."""
-    for count in turns:
-        samples = []
-        for _ in range(count):
-            begin = process_time()
-            step()
-            samples.append(process_time() - begin)
-        if count == IN_A_TURN:
-            print(statistics.median(samples), flush=True)
+def loop(step: Callable[[], None], iterations: Iterable[object]) -> float:
+    """The loop of the program: the median processor time of its iterations."""
+    samples = []
+    for _ in iterations:
+        begin = process_time()
+        step()
+        samples.append(process_time() - begin)
+    return statistics.median(samples)
 
 
-def _turns(seconds: float) -> Iterator[int]:
-    """Single iterations until the program is warm, then a turn for each line of standard input."""
-    begin = decided = perf_counter()
-    if SIDE == "detected":
-        while (now := perf_counter()) - begin < seconds and now - decided < STAYS_S:
-            decided = decided if _decided() else now
-            yield from (1,) * 100
-    else:
-        yield from (1,) * 50
-    print(json.dumps({"loops": _loops(), "warm_s": perf_counter() - begin}), flush=True)
-    for _ in sys.stdin:
-        yield IN_A_TURN
+def child(name: str, seconds: float, turns: int, *, hand_first: bool) -> dict[str, Any]:
+    """One process: what was decided, after how long, and the fastest tenth of the turns of each side."""
+    import torch
+
+    from rooflight.compiling import enable_hot_path_detection
+
+    warnings.simplefilter("ignore")
+
+    def made(side: str, copy: ModuleType) -> Callable[[], None]:
+        torch.manual_seed(0)
+        copy.SIDE = side  # type: ignore[attr-defined]
+        step: Callable[[], None] = copy.LOOPS[name]()
+        loop(step, range(50))
+        return step
+
+    def detected() -> Callable[[], None]:
+        detection = enable_hot_path_detection()
+        step = made("detected", sys.modules["__main__"])
+        begin = perf_counter()
+        loop(step, _until_decided(seconds))
+        found.update(loops=_loops(), warm_s=perf_counter() - begin)
+        detection._look_no_more()  # the module of another side is its own
+        return step
+
+    found: dict[str, Any] = {}
+    steps = {"by_hand": made("by_hand", copy_of(__file__))} if hand_first else {}
+    steps["detected"] = detected()
+    steps |= {side: made(side, copy_of(__file__)) for side in SIDES if side not in steps}
+    samples: dict[str, list[float]] = {side: [] for side in SIDES}
+    orders = list(permutations(SIDES))
+    for turn in range(turns):
+        for side in orders[turn % len(orders)]:
+            samples[side].append(loop(steps[side], range(IN_A_TURN)))
+    return {"tenths_s": {side: statistics.quantiles(times, n=10)[0] for side, times in samples.items()}, **found}
+
+
+def _until_decided(seconds: float) -> Iterator[int]:
+    begin = since = perf_counter()
+    while perf_counter() - begin < seconds:
+        if not _decided():
+            since = perf_counter()
+        elif perf_counter() - since > STAYS_S:
+            return
+        yield from range(100)
 
 
 def _loops() -> list[dict[str, Any]]:
@@ -147,59 +198,37 @@ def _decided() -> bool:
     return bool(found) and all(each["state"] in {"compiled", "eager"} for each in found)
 
 
-def beside(name: str, seconds: float, turns: int, rounds: int) -> dict[str, Any]:
-    """A loop in three processes that take turns, ``rounds`` times: medians of each, in the caches of the first."""
-    with tempfile.TemporaryDirectory() as folder:
-        found = [_round(name, seconds, turns, folder) for _ in range(rounds)]
-    return {"loop": name, "medians_s": [medians for medians, _ in found], **found[0][1]}
+def beside(name: str, seconds: float, turns: int) -> list[dict[str, Any]]:
+    """A loop in two processes."""
+    found = []
+    for order in ("detected", "by_hand"):
+        words = ["--child", order, "--loops", name, "--seconds", str(seconds), "--turns", str(turns)]
+        with tempfile.TemporaryDirectory() as folder:
+            caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "ROOFLIGHT_CACHE": folder}
+            done = subprocess.run(
+                [sys.executable, __file__, *words],
+                stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, **caches, **SAME_ALLOCATOR},
+            )  # fmt: skip
+        found.append(json.loads(done.stdout.splitlines()[-1]))
+    return found
 
 
-def _round(name: str, seconds: float, turns: int, folder: str) -> tuple[dict[str, float], dict[str, Any]]:
-    programs, warm = {}, {}
-    for side in SIDES:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/{side}", "ROOFLIGHT_CACHE": folder}
-        programs[side] = subprocess.Popen(
-            [sys.executable, __file__, "--child", side, "--loops", name, "--seconds", str(seconds)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **caches},
-        )  # fmt: skip
-        warm[side] = json.loads(_line(programs[side]))
-    samples: dict[str, list[float]] = {side: [] for side in SIDES}
-    orders = list(permutations(SIDES))
-    for turn in range(turns):
-        for side in orders[turn % len(orders)]:
-            samples[side].append(float(_asked(programs[side])))
-    for program in programs.values():
-        program.communicate()
-    return {side: statistics.median(times) for side, times in samples.items()}, warm["detected"]
-
-
-def _asked(program: subprocess.Popen[str]) -> str:
-    assert program.stdin is not None
-    program.stdin.write("\n")
-    program.stdin.flush()
-    return _line(program)
-
-
-def _line(program: subprocess.Popen[str]) -> str:
-    assert program.stdout is not None
-    return program.stdout.readline()
-
-
-def row(found: dict[str, Any]) -> str:
-    rounds = found["medians_s"]
-    eager, hand, detected = (statistics.median(each[side] for each in rounds) for side in SIDES)
+def row(name: str, found: list[dict[str, Any]]) -> str:
+    each = [one["tenths_s"] for one in found]
+    gains = [(one["eager"] / one["by_hand"], one["eager"] / one["detected"]) for one in each]
+    hand, detected = (statistics.mean(side) for side in zip(*gains, strict=True))
     kept = "–"
-    if eager > 1.03 * hand:
-        each = [(one["eager"] / one["detected"] - 1) / (one["eager"] / one["by_hand"] - 1) for one in rounds]
-        kept = f"{(eager / detected - 1) / (eager / hand - 1):.0%} ({min(each):.0%} to {max(each):.0%})"
-    states = "; ".join(
-        dict.fromkeys(
-            f"{each['name']}: {each['state']}, {each['reason'] or each['compiled']}" for each in found["loops"]
-        )
+    if hand > 1.05:
+        first, second = (f"{(with_it - 1) / (by_hand - 1):.0%}" for by_hand, with_it in gains)
+        kept = f"{(detected - 1) / (hand - 1):.0%} ({first}, {second})"
+    states = dict.fromkeys(
+        f"{kind['name']}: {kind['state']}, {kind['reason'] or kind['compiled']}"
+        for one in found
+        for kind in one["loops"]
     )
     return (
-        f"| {found['loop']} | {eager * 1e3:.3f} ms | {eager / hand:.3f} | {eager / detected:.3f} | {kept} | "
-        f"{found['warm_s']:.0f} s | {states or 'not seen'} |"
+        f"| {name} | {min(one['eager'] for one in each) * 1e3:.3f} ms | {hand:.3f} | {detected:.3f} | {kept} | "
+        f"{max(one['warm_s'] for one in found):.0f} s | {'; '.join(states) or 'not seen'} |"
     )
 
 
@@ -256,44 +285,29 @@ def short() -> Iterator[str]:
             yield f"{seconds} s: {hot_report().conclusion}"
 
 
-def child(side: str, name: str, seconds: float) -> None:
-    global SIDE
-    import torch
-
-    from rooflight.compiling import enable_hot_path_detection
-
-    warnings.simplefilter("ignore")
-    torch.manual_seed(0)
-    SIDE = side
-    step = LOOPS[name]()
-    if side == "detected":
-        enable_hot_path_detection()
-    loop(step, _turns(seconds))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", nargs="*", default=list(LOOPS))
     parser.add_argument("--seconds", type=float, default=90.0)
     parser.add_argument("--turns", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--csv", action="store_true", help="write benchmarks/results/notes/hot_paths_detected.csv")
     parser.add_argument("--child")
     given = parser.parse_args()
     if given.child:
-        child(given.child, given.loops[0], given.seconds)
+        found = child(given.loops[0], given.seconds, given.turns, hand_first=given.child == "by_hand")
+        print(json.dumps(found))
         return
     heads = ("loop", "eager", "by hand", "detected", "kept", "warm after", "what was decided")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     print("\n".join(lines))
     for name in given.loops:
-        lines.append(row(beside(name, given.seconds, given.turns, given.rounds)))
+        lines.append(row(name, beside(name, given.seconds, given.turns)))
         print(lines[-1], flush=True)
     lines += ["", *(f"{line}\n" for line in short())]
-    found = watching()
+    cost = watching()
     lines.append(
-        f"watching: {found['us_per_op']:.2f} µs per op ({found['from']:.2f} to {found['to']:.2f}), "
-        f"of ops of {found['eager_us_per_op']:.2f} µs"
+        f"watching: {cost['us_per_op']:.2f} µs per op ({cost['from']:.2f} to {cost['to']:.2f}), "
+        f"of ops of {cost['eager_us_per_op']:.2f} µs"
     )
     print("\n".join(lines[-4:]))
     if given.csv:
