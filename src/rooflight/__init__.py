@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rooflight.front.device import calibrate as calibrate
     from rooflight.front.device import current_device as current_device
     from rooflight.front.device import find_device as find_device
+    from rooflight.front.elsewhere import run as run
     from rooflight.front.sessions import analyze as analyze
     from rooflight.prediction.fit.wall_times import fit_host as fit_host
     from rooflight.prediction.predictor import Predictor as Predictor
@@ -76,6 +77,7 @@ _HOMES = {
     "phase": "rooflight.capture.phases",
     "read_trace": "rooflight.traces.session",
     "record": "rooflight.capture.record.recorder",
+    "run": "rooflight.front.elsewhere",
 }
 _NAMESPACES = ("devices", "inference", "tracking")
 

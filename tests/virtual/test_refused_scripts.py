@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import rooflight as rl
 from rooflight.capture.run.elsewhere import seen_of
 from rooflight.front.device import find_device
 
@@ -166,3 +167,15 @@ if __name__ == "__main__":
     [each.join() for each in ranks]
     print([each.exitcode for each in ranks])
 """
+
+
+def test_python_asks_as_the_command_does(tmp_path, capfd):
+    script = tmp_path / "it.py"
+    script.write_text(
+        "import sys, torch\nprint(torch.cuda.get_device_name(), torch.cuda.device_count(), *sys.argv[1:])\n"
+    )
+    report = rl.run(script, ["--layers", "2"], on=["B200-SXM", "H100-SXM5-80GB"], gpus=4)
+    assert capfd.readouterr().out == "NVIDIA B200 4 --layers 2\n"
+    assert report.conclusion.startswith("No step was found in it.py")
+    with pytest.raises(ValueError, match="--rank 4: there are 4, from 0"):
+        rl.run(script, on="H100-SXM5-80GB", gpus=4, rank=4)

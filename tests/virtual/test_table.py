@@ -48,6 +48,6 @@ def test_it_takes_what_torchs_takes(path):
 def test_a_class_has_what_torchs_has(made, own):
     here = {name for name in dir(own) if not name.startswith("_")}
     assert here - set(dir(made)) <= {
-        "from_ipc_handle", "ipc_handle", "native_handle", "raw_cuda_graph", "raw_cuda_graph_exec", "instantiate", "get_graph_data",
-        "event_id", "cuda_event", "device", "priority_range",
+        "from_ipc_handle", "ipc_handle", "native_handle", "raw_cuda_graph", "raw_cuda_graph_exec", "instantiate",
+        "get_graph_data", "event_id", "cuda_event", "device", "priority_range",
     }  # fmt: skip

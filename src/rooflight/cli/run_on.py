@@ -18,10 +18,8 @@ from rooflight.records.options import Option
 
 if TYPE_CHECKING:
     from rooflight.capture.run.children import Watched
-    from rooflight.capture.run.elsewhere import Program
     from rooflight.devices.spec import DeviceSpec
     from rooflight.records.report import Report
-    from rooflight.records.session import Session
     from rooflight.reporting.output import Outputs
 
 
@@ -68,7 +66,7 @@ class LaunchOn:
         sys.exit(ended(self._run, debug=False))
 
     def _run(self) -> int | None:
-        from rooflight.front.elsewhere import report_elsewhere
+        from rooflight.front.elsewhere import record_elsewhere, report_elsewhere
 
         asked, watched = self.elsewhere, self.watched
         devices = devices_of(asked.on or "")
@@ -76,7 +74,9 @@ class LaunchOn:
 
         program = Program(target=self.target, arguments=tuple(self.arguments), module=self.module, skip=watched.skip,
                           only=str(watched.only or ""), named=watched.named)  # fmt: skip
-        session = run_elsewhere(program, asked, devices, self.saved)
+        session = record_elsewhere(
+            program, devices, self.saved, gpus=asked.gpus, nodes=asked.nodes, rank=asked.rank, loud=sys.stderr.isatty()
+        )
         sys.stdout.flush()
         os.dup2(2, 1)  # standard output is the script's
         self.outputs.write(report_elsewhere(session, devices, str(self.saved)))
@@ -88,48 +88,6 @@ def devices_of(names: str) -> list[DeviceSpec]:
     from rooflight.front.device import find_device
 
     return [find_device(name.strip()) for name in names.split(",")]
-
-
-def run_elsewhere(program: Program, asked: ElsewhereOptions, devices: Sequence[DeviceSpec], saved: Path) -> Session:
-    """Run a program in a child that sees the first of the devices, and load what it recorded.
-
-    Raises ValueError for devices and ranks that cannot be, RuntimeError for a child that left no session.
-    """
-    from rooflight.capture.run.elsewhere import Wanted, seen_of
-    from rooflight.records.archive import load
-
-    seen = [seen_of(device) for device in devices]
-    ranks = asked.gpus * asked.nodes
-    if asked.rank >= ranks:
-        raise ValueError(f"--rank {asked.rank}: there are {ranks}, from 0")
-    wanted = Wanted(
-        program=program,
-        devices=tuple(device.name for device in devices),
-        seen=seen[0],
-        gpus=asked.gpus,
-        nodes=asked.nodes,
-        rank=asked.rank,
-        saved=str(saved),
-        loud=sys.stderr.isatty(),
-    )
-    saved.unlink(missing_ok=True)
-    code = _wait(wanted.command())
-    if not saved.is_file():
-        how = f"was killed by signal {-code}, as where memory runs out" if code < 0 else f"ended with exit code {code}"
-        raise RuntimeError(f"{program.target} {how}, and left no session: see its output above")
-    return load(saved)
-
-
-def _wait(command: Sequence[str]) -> int:
-    """Wait for the child. Ctrl-C reaches it too: it then saves what it has."""
-    import subprocess
-
-    with subprocess.Popen(command) as child:
-        while True:
-            try:
-                return child.wait()
-            except KeyboardInterrupt:
-                continue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,19 +130,18 @@ class Spread:
         from tempfile import TemporaryDirectory
 
         from rooflight.capture.run.elsewhere import Program
-        from rooflight.front.elsewhere import report_elsewhere
+        from rooflight.front.elsewhere import record_elsewhere, report_elsewhere
 
         if run.step in ("prefill", "decode"):
             raise ValueError(f"--step {run.step}: several GPUs take --step train or forward")
         nodes = max(1, self.gpus // _NODE) if self.gpus % _NODE == 0 else 1
-        asked = ElsewhereOptions(gpus=self.gpus // nodes, nodes=nodes)
         program = Program(target="rooflight.workloads.spread", arguments=tuple(self._words(run)), module=True,
                           skip=2 if "ddp" in self.parallel else 1)  # fmt: skip
         devices = devices_of(self.device)
         with TemporaryDirectory() as folder:
             saved = Path.cwd() / save if save else Path(folder) / "step.session"
             progress(f"recording a step on {self.gpus} x {self.device}, which are not here")
-            session = run_elsewhere(program, asked, devices, saved)
+            session = record_elsewhere(program, devices, saved, gpus=self.gpus // nodes, nodes=nodes)
             if session.run is not None and session.run.step is None and session.run.exit_code:
                 raise ValueError(f"{self.target} could not be spread so: its error is above")
             return report_elsewhere(session, devices, str(save or ""))

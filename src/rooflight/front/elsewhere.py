@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from msgspec import structs
 
-from rooflight.capture.run.elsewhere import NOT_HERE
+from rooflight.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 from rooflight.devices.spec import DeviceSpec
+from rooflight.front.device import find_device
 from rooflight.front.sessions import analyze, predicted
 from rooflight.prediction.gain.gain import predicted_gain
 from rooflight.prediction.predictor import Predictor
+from rooflight.records.archive import load
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
@@ -24,6 +29,59 @@ from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import in_brief
 
 _FEW: Final = 5
+
+
+def run(
+    script: str | Path, args: Sequence[str] = (), *, on: str | Sequence[str], gpus: int = 1, nodes: int = 1,
+    rank: int = 0, skip: int = 2, module: bool = False, save: str | Path | None = None,
+) -> Report:  # fmt: skip
+    """Run a script, or a ``module``, that says ``cuda`` on GPUs that are not here, as ``rooflight run --on`` does, and
+    report what one of its steps would take on each device of ``on``. It runs in a process of its own, with your rights.
+
+    The step recorded is the one after ``skip`` others, on ``rank`` of ``gpus`` on each of ``nodes`` nodes. ``save``:
+    where the session is kept (``rl.load``).
+
+    Raises ValueError for devices and ranks that cannot be, RuntimeError for a script that left no session.
+    """
+    names = on.split(",") if isinstance(on, str) else on
+    devices = [find_device(name.strip()) for name in names]
+    program = Program(target=str(script), arguments=tuple(args), module=module, skip=skip)
+    with TemporaryDirectory() as folder:
+        saved = Path(save) if save is not None else Path(folder) / "run.session"
+        session = record_elsewhere(program, devices, saved, gpus=gpus, nodes=nodes, rank=rank)
+    return report_elsewhere(session, devices, str(save or ""))
+
+
+def record_elsewhere(
+    program: Program, devices: Sequence[DeviceSpec], saved: Path, *, gpus: int = 1, nodes: int = 1, rank: int = 0,
+    loud: bool = False,
+) -> Session:  # fmt: skip
+    """Run a program in a child that sees the first of the devices, and load what it recorded into ``saved``.
+
+    Raises ValueError for devices and ranks that cannot be, RuntimeError for a child that left no session.
+    """
+    seen = [seen_of(device) for device in devices]
+    if not 0 <= rank < gpus * nodes:
+        raise ValueError(f"--rank {rank}: there are {gpus * nodes}, from 0")
+    names = tuple(device.name for device in devices)
+    wanted = Wanted(program=program, devices=names, seen=seen[0], gpus=gpus, nodes=nodes, rank=rank, saved=str(saved),
+                    loud=loud)  # fmt: skip
+    saved.unlink(missing_ok=True)
+    code = _wait(wanted.command())
+    if not saved.is_file():
+        how = f"was killed by signal {-code}, as where memory runs out" if code < 0 else f"ended with exit code {code}"
+        raise RuntimeError(f"{program.target} {how}, and left no session: see its output above")
+    return load(saved)
+
+
+def _wait(command: Sequence[str]) -> int:
+    """Wait for the child. Ctrl-C reaches it too: it then saves what it has."""
+    with subprocess.Popen(command) as child:
+        while True:
+            try:
+                return child.wait()
+            except KeyboardInterrupt:
+                continue
 
 
 def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str) -> Report:
