@@ -6,6 +6,7 @@ libraries choose their way by what is here. Operators that are written in Python
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
 from types import ModuleType, SimpleNamespace
@@ -51,7 +52,7 @@ def install() -> None:
     cuda: Any = torch.cuda
     cuda._compile_kernel = lambda _source, kernel_name, *_, **__: _Compiled(kernel_name)
     library: Any = torch.library
-    library.custom_op = library.triton_op = _custom_op
+    _own_operators()
     library.wrap_triton = lambda kernel: kernel
 
 
@@ -211,25 +212,40 @@ class _CustomOp:
             self.fn = fn
         return fn
 
-    def register_fake(self, fn: Any) -> Any:
+    def register_fake(self, fn: Any = None, /, **_: Any) -> Any:
         """Not needed."""
-        return fn
+        return fn if fn is not None else lambda made: made
 
     register_vmap = register_torch_dispatch = register_fake
 
 
-def _custom_op(
-    name: str,
-    fn: Any = None,
-    /,
-    *,
-    mutates_args: Any = (),
-    device_types: Any = None,
-    schema: Any = None,
-    tags: Any = None,
-) -> Any:
-    del device_types, tags
-    return _CustomOp(name, fn, mutates_args, schema) if fn else lambda made: _CustomOp(name, made, mutates_args, schema)
+def _own_operators() -> None:
+    """Let the script's own be taken apart; those of libraries are torch's."""
+    library: Any = torch.library
+    made: dict[str, _CustomOp] = {}
+
+    def of_script(define: Any) -> Any:
+        @wraps(define)
+        def custom_op(name: str, fn: Any = None, /, *, mutates_args: Any = (), schema: Any = None, **rest: Any) -> Any:
+            if not is_users(sys._getframe(1).f_code.co_filename):
+                return define(name, fn, mutates_args=mutates_args, schema=schema, **rest)
+            if fn is None:
+                return lambda code: made.setdefault(name, _CustomOp(name, code, mutates_args, schema))
+            return made.setdefault(name, _CustomOp(name, fn, mutates_args, schema))
+
+        return custom_op
+
+    def of_operator(register: Any) -> Any:
+        @wraps(register)
+        def run(op: Any, *args: Any, **kwargs: Any) -> Any:
+            known = op if isinstance(op, _CustomOp) else made.get(op)
+            return getattr(known, register.__name__)(*args, **kwargs) if known else register(op, *args, **kwargs)
+
+        return run
+
+    library.custom_op, library.triton_op = of_script(library.custom_op), of_script(library.triton_op)
+    for name in ("register_fake", "register_autograd", "register_kernel"):
+        setattr(library, name, of_operator(getattr(library, name)))
 
 
 # -- flash-attn
