@@ -68,7 +68,7 @@ class Facts:
         overhead_s = float(of.overhead_s[calls].sum())
         work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum()) if of.on_cpu else of.device_total_s
         if not of.on_cpu:
-            overhead_s = of.host_total_s
+            overhead_s = of.late_s
         if overhead_s > work_s:
             return Regime.OVERHEAD
         in_products = float(of.seconds[calls][of.products[calls]].sum())

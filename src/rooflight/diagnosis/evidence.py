@@ -165,6 +165,8 @@ class Evidence:
         """By how much the step is shorter without so many seconds of the device, of the host and of waiting."""
         if self.on_cpu:
             return min(self.step_s, max(0.0, device_s + host_s + other_s))
+        if self.idle is not None:  # the device was followed: what it does not do it is shorter by
+            return min(self.step_s, device_s + min(self.late_s, host_s) + other_s)
         device, host = self.device_total_s, self.host_total_s
         before, after = max(device, host), max(device - device_s, host - host_s, 0.0)
         return min(self.step_s, max(0.0, before - after) + max(0.0, other_s))
@@ -183,6 +185,13 @@ class Evidence:
             return None
         mine = [step.idle for step in self.timeline.steps if step.in_session and step.idle is not None]
         return mine[0] if mine else self.timeline.idle
+
+    @cached_property
+    def late_s(self) -> float:
+        """Seconds in which a GPU waits for launches, by its trace, or by what host and device take in sum."""
+        if self.idle is not None:
+            return self.idle.host_late_s + self.idle.launch_s
+        return min(self.step_s, max(0.0, self.host_total_s - self.device_total_s))
 
     @cached_property
     def lines(self) -> Sequence[HostLine]:

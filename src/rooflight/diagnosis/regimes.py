@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.diagnosis.draft import Facts
 from rooflight.records.record import Direction, outside_modules, phase_name
 from rooflight.records.session import Flags
@@ -15,6 +16,7 @@ from rooflight.roofline.findings import Regime, RegimeShare
 
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
 _SMALL: Final = 8.0
+_INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
 _MOST_LAYERS: Final = 12
 
 
@@ -51,13 +53,22 @@ def _by_regime(facts: Facts, chosen: Flags) -> dict[Regime, float]:
     elif of.idle is None:
         found[Regime.OVERHEAD] = max(0.0, float(((of.host_s - of.seconds) * chosen).sum()))
     names = [Regime.COMMUNICATION if each else None for each in of.collectives.tolist()]
-    limiters = [_OF_LIMITER.get(each, Regime.MEMORY) if each else Regime.MEMORY for each in of.limiters]
+    limiters = [_regime_of(*each) for each in zip(of.limiters, of.analysis.costs, strict=True)]
     # a call far above its bound and little above an empty one is as small as its dispatch
     small = (of.seconds < _SMALL * of.floor_s) & (of.bound_s < 0.1 * of.seconds) if of.on_cpu else chosen & False
     for call, (name, number) in enumerate(zip(names, of.signature.tolist(), strict=True)):
         if chosen[call]:
             found[name or (Regime.OVERHEAD if small[call] else limiters[number])] += float(work[call])
     return found
+
+
+def _regime_of(limiter: Limiter | None, cost: OpCost | Uncosted) -> Regime:
+    """What limits an op; where no roof is known, by its FLOPs per byte."""
+    if limiter in _OF_LIMITER:
+        return _OF_LIMITER[limiter]
+    if limiter in (None, Limiter.NOTHING) and isinstance(cost, OpCost) and cost.bytes_moved:
+        return Regime.COMPUTE if cost.matrix_flops > _INTENSE * cost.bytes_moved else Regime.MEMORY
+    return Regime.MEMORY
 
 
 def phases_of(facts: Facts) -> tuple[RegimeShare, ...]:

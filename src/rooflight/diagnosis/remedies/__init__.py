@@ -8,6 +8,7 @@ from rooflight.diagnosis.remedies import (
     attention,
     compiled,
     exchange,
+    kernels,
     loops,
     optimizer,
     precision,
@@ -25,5 +26,6 @@ RULES: Final = (
     *optimizer.RULES,
     *exchange.RULES,
     *compiled.RULES,
+    *kernels.RULES,
     *size.RULES,
 )

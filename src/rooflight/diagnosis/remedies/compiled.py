@@ -9,7 +9,7 @@ import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.prediction.gain.gain import predicted_gain
-from rooflight.records.quantity import count_of
+from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Regime
@@ -73,7 +73,7 @@ def _fusing(facts: Facts) -> Iterable[Draft]:
         return
     calls = np.flatnonzero(of.works & ~of.products)
     gain_s = of.gain((1 - program.fused_bound_s / op_s) * of.device_total_s, 0.6 * of.host_total_s)
-    text = f"the ops move more than fused ones must: bound {1 - program.fused_bound_s / op_s:.0%} lower"
+    text = f"the ops move more than fused ones must: bound {percent(1 - program.fused_bound_s / op_s)} lower"
     yield from facts.draft(COMPILE, calls, text, gain_s=gain_s, low=0.3, high=1.4)
 
 
@@ -82,13 +82,11 @@ def graphs(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     if of.on_cpu or of.analysis.host.replayed:
         return
-    idle = of.idle
     launches = of.timeline.launches if of.timeline is not None else None
     if launches is not None and launches.graphs:
         return
-    late_s = idle.host_late_s + idle.launch_s if idle is not None else max(0.0, of.host_total_s - of.device_total_s)
-    text = f"the device waits for launches {late_s / max(of.step_s, 1e-12):.0%} of the step"
-    yield from facts.waiting(GRAPHS, Regime.OVERHEAD, late_s, 0.85 * late_s, text, 0.5)
+    text = f"the device waits for launches {percent(of.late_s / max(of.step_s, 1e-12))} of the step"
+    yield from facts.waiting(GRAPHS, Regime.OVERHEAD, of.late_s, 0.85 * of.late_s, text, 0.5)
 
 
 def compiled_again(facts: Facts) -> Iterable[Draft]:

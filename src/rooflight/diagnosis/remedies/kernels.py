@@ -1,0 +1,159 @@
+"""Kernels of a GPU far from their bound, by what makes them slow: few tiles, sizes, layouts, the kernel itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import ceil, prod
+from typing import Final
+
+import numpy as np
+
+from rooflight.costs.cost import OpCost
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.signature import OpSignature
+from rooflight.roofline.findings import Regime
+from rooflight.roofline.groups import plain_name
+
+FEW_TILES: Final = Remedy(
+    id="few-tiles",
+    title="products whose results are too small to fill the device",
+    remedy="split the sum (split-K), a larger batch, or several products in one",
+    waste=False,
+)
+TILES: Final = Remedy(
+    id="tile-padding",
+    title="products of sizes that miss the tile",
+    remedy="pad vocabulary and hidden sizes to a multiple of 64 (at least 8)",
+    verify="the padded product is faster though it computes more",
+)
+ATTENTION: Final = Remedy(
+    id="attention-kernel",
+    title="attention far from its bound",
+    remedy="another attention kernel (flash, cuDNN, FlexAttention): torch.nn.attention.sdpa_kernel",
+    waste=False,
+)
+SHORT_ATTENTION: Final = Remedy(
+    id="short-attention",
+    title="attention over short sequences: launch and set-up, not work",
+    remedy="more sequences at once, packed (varlen) sequences, CUDA graphs",
+    waste=False,
+)
+BANDWIDTH: Final = Remedy(
+    id="poor-bandwidth",
+    title="kernels that only move data, far below the memory's speed",
+    remedy="contiguous tensors in one layout, fusion with neighbours (torch.compile), sizes that vector loads fit",
+    waste=False,
+)
+DEPTHWISE: Final = Remedy(
+    id="depthwise",
+    title="depthwise convolutions: each weight meets one channel, so that memory decides",
+    remedy="channels-last, fusion with the norm and activation around them (torch.compile), fewer of them",
+    waste=False,
+)
+DILATION: Final = Remedy(
+    id="dilation",
+    title="dilated convolutions, for which there are no fast kernels",
+    remedy="channels-last; a smaller dilation on pooled input, or space-to-batch",
+    waste=False,
+)
+FEW_CHANNELS: Final = Remedy(
+    id="few-channels",
+    title="convolutions of few input channels leave the matrix units idle",
+    remedy="channels-last with channels padded to 4 or 8; space-to-depth before the first layer",
+    waste=False,
+)
+FEW_TOKENS: Final = Remedy(
+    id="few-tokens",
+    title="experts read all their weights for few tokens",
+    remedy="more tokens at once, fewer or shared experts, weights in fp8 or int4",
+    waste=False,
+)
+EXPERTS: Final = Remedy(
+    id="experts",
+    title="experts' products take most of the time",
+    remedy="grouped products (torch._grouped_mm), fp8; a lower capacity or top-k",
+    waste=False,
+)
+_TILE: Final = 128
+_UNITS: Final = 100  # a large GPU has at least so many
+_ALIGNED: Final = 8
+_SHORT: Final = 512
+_FAR: Final = 0.5  # an efficiency below it is far from the bound
+_MUCH: Final = 0.15  # of the step
+
+
+def kernels(facts: Facts) -> Iterable[Draft]:
+    """Ops of a GPU that take much of the step, each with what makes such an op slow."""
+    of = facts.of
+    if of.on_cpu:
+        return
+    found: dict[Remedy, list[int]] = {}
+    for number, (op, cost) in enumerate(zip(of.session.signatures, of.analysis.costs, strict=True)):
+        calls = np.flatnonzero(of.signature == number)
+        took_s, bound_s = float(of.seconds[calls].sum()), float(of.bound_s[calls].sum())
+        if took_s < 0.01 * of.step_s or not of.step_s or of.collectives[calls[0]]:
+            continue
+        efficiency = bound_s / took_s if bound_s else None
+        remedy = _why(op, cost, efficiency)
+        if remedy is not None:
+            found.setdefault(remedy, []).extend(calls.tolist())
+    for remedy, those in found.items():
+        calls = np.array(those, dtype=np.int64)
+        took_s, bound_s = float(of.seconds[calls].sum()), float(of.bound_s[calls].sum())
+        if took_s < _MUCH * of.step_s:
+            continue
+        names = ", ".join(sorted({plain_name(of.ops[call].name) for call in those})[:3])
+        share = f", {percent(bound_s / took_s)} of their bound" if bound_s else ""
+        text = f"{count_of(len(calls), 'call')} of {names}: {Quantity(took_s, 's')}{share}{of.places(those)}"
+        gain_s = of.gain(took_s - bound_s / 0.7) if bound_s else of.gain(0.3 * took_s)
+        regime = Regime.LATENCY if remedy in (FEW_TILES, SHORT_ATTENTION) else None
+        yield from facts.draft(remedy, calls, text, gain_s=gain_s, regime=regime, low=0.3, high=1.4)
+
+
+def _why(op: OpSignature, cost: object, efficiency: float | None) -> Remedy | None:
+    """What makes an op slow; None where nothing does that shapes show."""
+    far = efficiency is None or efficiency < _FAR
+    flops = cost.matrix_flops if isinstance(cost, OpCost) else 0
+    if "moe" in op.name or "expert" in op.name:
+        return _of_experts(op)
+    if "attention" in op.name and op.inputs:
+        short = max(op.inputs[0].shape[-2:][:1], default=0) <= _SHORT
+        return (SHORT_ATTENTION if short else ATTENTION) if far else None
+    if "convolution" in op.name:
+        return _of_convolution(op) if far else None
+    if flops and len(op.inputs) >= 2 and far:
+        return _of_product(op)
+    moves = isinstance(cost, OpCost) and cost.bytes_moved > 1 << 20
+    return BANDWIDTH if not flops and moves and efficiency is not None and far else None
+
+
+def _of_product(op: OpSignature) -> Remedy | None:
+    *batch, m, n = op.outputs[0].shape if len(op.outputs[0].shape) > 1 else (1, *op.outputs[0].shape)
+    k = op.inputs[-1].shape[-2] if len(op.inputs[-1].shape) > 1 else 1
+    short = {tensor.dtype for tensor in op.inputs} & {"float16", "bfloat16"}
+    if short and any(size % _ALIGNED for size in (m, n, k) if size > _TILE):
+        return TILES
+    tiles = prod(batch) * ceil(m / _TILE) * ceil(n / _TILE)
+    return FEW_TILES if tiles < _UNITS and k > _TILE else None
+
+
+def _of_convolution(op: OpSignature) -> Remedy | None:
+    weight = op.input("weight") or op.inputs[1]
+    groups, dilation = op.attribute("groups", 1), op.attribute("dilation", (1,))
+    if isinstance(groups, int) and groups > 1 and weight.shape[1] == 1:
+        return DEPTHWISE
+    if isinstance(dilation, tuple) and max(dilation, default=1) > 1:
+        return DILATION
+    return FEW_CHANNELS if weight.shape[1] < _ALIGNED else None
+
+
+def _of_experts(op: OpSignature) -> Remedy | None:
+    """Tokens, and experts' weights: the inputs of a fused op."""
+    weights = [tensor.shape for tensor in op.inputs if len(tensor.shape) == 3]
+    if not weights:
+        return None
+    return FEW_TOKENS if op.inputs[0].shape[0] < 16 * weights[0][0] else EXPERTS
+
+
+RULES: Final = (kernels,)
