@@ -19,6 +19,8 @@ from rooflight.records.options import Option
 
 if TYPE_CHECKING:
     from rooflight.records.report import Report
+    from rooflight.records.session import Session
+    from rooflight.roofline.analysis import Analysis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +134,7 @@ def analyze(
         target, notes = [alone], [f"Of {target[0]} the only trace was taken: {Path(alone).name}."]
     several = len(target) > 1 or is_folder_of_traces(target[0])
     _check(measured, trace, read_on, output, several=several)
-    asked = _Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top)
+    asked = Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top)
     failed: list[Exception] = []
     with running(outputs) as progress, nullcontext() if output.calibrate else without_calibrating():
         report = (
@@ -163,7 +165,9 @@ def _check(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class Asked:
+    """What is to be analysed, and how."""
+
     targets: list[str]
     run: RunOptions
     device: DeviceOptions
@@ -172,6 +176,7 @@ class _Asked:
     top: int
 
     def of_ranks(self, read_on: ReadOn, progress: Callable[[str], None]) -> Report:
+        """The report of all targets, which are ranks of one run."""
         from rooflight.front.sessions import analyze_ranks
         from rooflight.roofline.ranks import ranks_report
 
@@ -198,9 +203,29 @@ class _Asked:
     ) -> Report:
         """The report; why the session could not be saved is added to ``failed``."""
         from rooflight.diagnosis.diagnose import diagnose
+        from rooflight.roofline.tables.report import report_of
+
+        def saving(session: Session) -> None:
+            if save is not None:
+                progress(f"saving {save}")
+                try:
+                    session.save(save)
+                except OSError as error:  # the report is still worth having
+                    failed.append(error)
+
+        analysis, more = self.analysis(measured, progress, saving)
+        progress("writing the report")
+        return report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))
+
+    def analysis(
+        self,
+        measured: MeasureOptions,
+        progress: Callable[[str], None],
+        recorded: Callable[[Session], None] = lambda _: None,
+    ) -> tuple[Analysis, list[str]]:
+        """The only target analysed, and predicted if that is asked for; ``recorded`` gets the session before. Notes."""
         from rooflight.front.sessions import compiled_decode, predicted
         from rooflight.front.targets import analyze_target
-        from rooflight.roofline.tables.report import report_of
 
         # before anything is recorded
         roofs, host, predictor = self.device.roofs(), self.prediction.issuing(), self.prediction.predictor()
@@ -214,15 +239,9 @@ class _Asked:
             trace=self.trace,
             progress=progress,
         )
-        if save is not None:
-            progress(f"saving {save}")
-            try:
-                analysis.session.save(save)
-            except OSError as error:  # the report is still worth having
-                failed.append(error)
+        recorded(analysis.session)
         if predictor is not None:
             progress("predicting")
             analysis = predicted(analysis, predictor, host)
             more = [*more, *compiled_decode(analysis)]
-        progress("writing the report")
-        return report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))
+        return analysis, more

@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from rooflight.cli import completion
-from rooflight.cli.analyze import MeasureOptions
+from rooflight.cli.analyze import Asked, MeasureOptions
 from rooflight.cli.options import Output
 from rooflight.cli.progress import running
 from rooflight.front.options import DeviceOptions, PredictionOptions, RunOptions, TraceOptions
+from rooflight.records.options import Option
+
+if TYPE_CHECKING:
+    from rooflight.roofline.analysis import Analysis
+    from rooflight.roofline.findings import Applied, Finding, Scaling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TryOptions:
+    """Runs that are made to be sure."""
+
+    panel: ClassVar = "Experiments"
+    apply: Annotated[
+        int, Option("Try the first N remedies that need no change of the program on a copy of the step.", "N", least=0)
+    ] = 0
+    double: Annotated[bool, Option("Run a preset or config with its batch doubled, too.")] = False
 
 
 def diagnose(
@@ -27,40 +46,74 @@ def diagnose(
     device: DeviceOptions,
     prediction: PredictionOptions,
     trace: TraceOptions,
+    trying: TryOptions,
     output: Output,
 ) -> None:
     """Say what costs a step of TARGET time: its regime (compute, memory, communication, overhead, idle or latency), the
     causes with their evidence, what helps against each, and what that is predicted to gain, with an interval.
 
     What is done needlessly comes before what could be tuned. For a GPU that is not here, --predict adds times.
+    --apply tries remedies, and shows predicted beside measured gains; --double tells overhead from work.
 
     \b
       rooflight diagnose train.py:make_step
+      rooflight diagnose train.py:make_step --apply 2
       rooflight diagnose gpt2 --step train --device H100-SXM5-80GB --predict
       rooflight diagnose run.session
       rooflight diagnose trace.json.gz --json -
     """
     from rooflight.diagnosis.diagnose import diagnose as diagnosed
     from rooflight.diagnosis.tables import report_of
-    from rooflight.front.sessions import predicted
-    from rooflight.front.targets import analyze_target
 
     outputs = output.open()
-    roofs, host, predictor = device.roofs(), prediction.issuing(), prediction.predictor()
+    of_user = is_function(target)
+    if trying.apply and not of_user:
+        raise ValueError(f"--apply {trying.apply}: remedies are tried on a function of yours (train.py:make_step)")
+    if trying.double and (of_user or Path(target).suffix == ".session"):
+        raise ValueError("--double: only a preset or config has a batch that Rooflight sets: double yours, and compare")
+    asked = Asked(targets=[target], run=run, device=device, prediction=prediction, trace=trace, top=10)
     with running(outputs) as progress:
-        analysis, notes = analyze_target(
-            target,
-            run,
-            inputs=measured.inputs,
-            device=device.device,
-            what_if=roofs,
-            measured=measured.measure,
-            trace=trace,
-            progress=progress,
-        )
-        if predictor is not None:
-            progress("predicting")
-            analysis = predicted(analysis, predictor, host)
+        analysis, notes = asked.analysis(measured, progress)
         progress("looking for what costs time")
-        report = report_of(analysis, diagnosed(analysis), notes=notes)
+        found = diagnosed(analysis)
+        applied = tuple(_applied(target, measured, found.findings, trying.apply, progress))
+        scaling = _scaling(asked, measured, analysis, progress) if trying.double else None
+        report = report_of(analysis, found, applied, scaling, notes)
     outputs.write(report)
+
+
+def is_function(target: str) -> bool:
+    """Whether a target names a function of a file: ``train.py:make_step``."""
+    return target.rpartition(":")[0].endswith(".py")
+
+
+def _applied(
+    target: str, measured: MeasureOptions, findings: Sequence[Finding], most: int, progress: Callable[[str], None]
+) -> Iterable[Applied]:
+    if most:
+        from rooflight.front.applied import applied
+
+        yield from applied(target, measured.inputs, findings, most, progress)
+
+
+def _scaling(
+    asked: Asked, measured: MeasureOptions, analysis: Analysis, progress: Callable[[str], None]
+) -> Scaling | None:
+    """The same target with twice the batch; None where the step has none, or its time is not known."""
+    from rooflight.roofline.findings import Scaling
+    from rooflight.workloads.targets import open_target
+
+    batch = asked.run.batch or open_target(asked.targets[0], step=asked.run.step, small=asked.run.small).batch
+    if batch is None:
+        return None
+    progress("doubling the batch")
+    doubled, _ = replace(asked, run=replace(asked.run, batch=2 * batch)).analysis(measured, progress)
+    before, after = (_seconds(each) for each in (analysis, doubled))
+    if not before or not after:
+        return None
+    return Scaling(work=doubled.totals.op_bound_s / analysis.totals.op_bound_s, time=after / before)
+
+
+def _seconds(analysis: Analysis) -> float | None:
+    wall = analysis.totals.predicted_wall
+    return analysis.totals.measured_s or (wall.time_s if wall else None)

@@ -83,7 +83,7 @@ class Facts:
         if not len(these):
             return
         lost_s = self.lost_s(these)
-        gain = min(lost_s if gain_s is None else gain_s, self.of.step_s)
+        gain = float(min(lost_s if gain_s is None else gain_s, self.of.step_s))
         if gain >= LEAST * self.of.step_s > 0:
             yield Draft(
                 remedy=remedy,

@@ -164,9 +164,9 @@ class Evidence:
     def gain(self, device_s: float = 0.0, host_s: float = 0.0, other_s: float = 0.0) -> float:
         """By how much the step is shorter without so many seconds of the device, of the host and of waiting."""
         if self.on_cpu:
-            return min(self.step_s, max(0.0, device_s + host_s + other_s))
+            return min(self.step_s, max(0.0, float(device_s + host_s + other_s)))
         if self.idle is not None:  # the device was followed: what it does not do it is shorter by
-            return min(self.step_s, device_s + min(self.late_s, host_s) + other_s)
+            return min(self.step_s, float(device_s + min(self.late_s, host_s) + other_s))
         device, host = self.device_total_s, self.host_total_s
         before, after = max(device, host), max(device - device_s, host - host_s, 0.0)
         return min(self.step_s, max(0.0, before - after) + max(0.0, other_s))

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.remedies.waiting import RANK
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.roofline.findings import Regime
 
@@ -24,7 +25,8 @@ OVERLAP: Final = Remedy(
     verify="exposed communication falls",
     waste=False,
 )
-_SMALL_BYTES: Final = 64 * 1024
+_SMALL_BYTES: Final = 16 * 1024
+_GLOO_BYTES_PER_S, _GLOO_S = 5e8, 1e-3  # in one machine, slowly
 
 
 def small(facts: Facts) -> Iterable[Draft]:
@@ -62,4 +64,22 @@ def exposed(facts: Facts) -> Iterable[Draft]:
     yield from facts.waiting(OVERLAP, Regime.COMMUNICATION, exposed_s, 0.6 * exposed_s, text, 0.3)
 
 
-RULES: Final = (small, exposed)
+def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
+    """Waits in collectives that their bytes do not explain: another rank comes late."""
+    of = facts.of
+    waited_s, asleep_s, line = of.in_library("collectives")
+    calls = np.flatnonzero(of.collectives)
+    if not of.on_cpu or line is None or not len(calls):
+        return
+    sent = sum(of.ops[call].input_bytes for call in calls.tolist())
+    needs_s = sent / _GLOO_BYTES_PER_S + len(calls) * _GLOO_S
+    late_s = min(waited_s, asleep_s * 1.2) - needs_s
+    text = (
+        f"{Quantity(waited_s, 's')} a step in {count_of(len(calls), 'collective')} at {line.where}, which need about "
+    )
+    yield from facts.waiting(
+        RANK, Regime.COMMUNICATION, waited_s, 0.6 * late_s, text + str(Quantity(needs_s, "s")), 0.4
+    )
+
+
+RULES: Final = (small, exposed, waits_for_ranks)

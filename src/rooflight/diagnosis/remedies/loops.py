@@ -94,7 +94,7 @@ def loops(facts: Facts) -> Iterable[Draft]:
         if remedy is VECTORISE:
             calls = np.concatenate([calls, *(each for each, _ in products)])
         # together n calls take one call's overhead, and their work, which is faster in one piece
-        share = 1 - sum(len(each) / together for each, together in found) / sum(len(each) for each, _ in found)
+        share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
         gain_s = facts.spared(calls, 0.8 * share) * _with_backward(facts)
         turns = max(len(each) for each, _ in found)
         text = (

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.roofline.findings import Regime
 
@@ -53,6 +53,7 @@ SPARSE: Final = Remedy(
     remedy="nn.Embedding(..., sparse=True) with SGD, SparseAdam or Adagrad; a smaller or hashed table",
     verify="embedding_dense_backward is gone",
 )
+_PART: Final = 0.5
 _MOST: Final = 0.9  # of a step: where all is constant, its inputs are, as in a benchmark
 
 
@@ -105,10 +106,24 @@ def _within_backward(facts: Facts) -> np.ndarray:
 def unread(facts: Facts) -> Iterable[Draft]:
     """Results that are gone without having been read, and gradients of which no optimizer reads any."""
     of = facts.of
+    yield from _read_in_part(facts)
     for remedy, found in ((UNREAD, facts.values.unread), (UNUSED, facts.values.unused_gradients)):
         calls = np.flatnonzero(found)
         text = f"{count_of(len(calls), 'op')}: {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
         yield from facts.draft(remedy, calls, text, low=0.6, high=1.3)
+
+
+def _read_in_part(facts: Facts) -> Iterable[Draft]:
+    """Products of whose results only a part is read, as of a head over all tokens for the last one."""
+    of, fusion = facts.of, facts.of.analysis.fusion
+    parts = {record: share for record, share in fusion.work.items() if record not in fusion.attending and share < _PART}
+    calls = np.flatnonzero(np.isin(of.records, list(parts)) & of.products)
+    if not len(calls):
+        return
+    shares = [parts[int(of.records[call])] for call in calls]
+    gain_s = sum(facts.spared([call], 1 - share) for call, share in zip(calls.tolist(), shares, strict=True))
+    text = f"of the results of {count_of(len(calls), 'product')} {percent(min(shares))} are read"
+    yield from facts.draft(UNREAD, calls, text + of.places(calls.tolist()), gain_s=gain_s, low=0.7, high=1.3)
 
 
 def anomaly(facts: Facts) -> Iterable[Draft]:
