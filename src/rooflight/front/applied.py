@@ -18,8 +18,8 @@ _CALLS_S: Final = 0.02
 def applied(
     target: str, inputs: str | None, findings: Sequence[Finding], most: int, progress: Progress
 ) -> tuple[Applied, ...]:
-    """The first ``most`` findings whose remedy can be tried without a change of the program, tried on a copy of a user's
-    step. What breaks the program is told.
+    """The first ``most`` findings whose remedy can be tried without a change of the program, tried on a copy of a
+    user's step. What breaks the program is told.
     """
     from rooflight.workloads.remedied import WHILE_MADE
 

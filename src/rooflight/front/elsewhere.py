@@ -13,6 +13,7 @@ from msgspec import structs
 
 from rooflight.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 from rooflight.devices.spec import DeviceSpec
+from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import find_device
 from rooflight.front.sessions import analyze, predicted
 from rooflight.prediction.gain.gain import predicted_gain
@@ -98,7 +99,7 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
     rows = tuple(row_of(each, run.virtual) for each in analyses)
     first = analyses[0].of(replace(session, run=replace(run, on=rows)))
-    report = in_brief(report_of(first), path)
+    report = in_brief(report_of(first, found=diagnose(first)), path)
     assert report.brief is not None
     tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
     notes = (*report.brief.notes, *_notes(run.virtual, run.assumed))

@@ -79,9 +79,13 @@ def loops(facts: Facts) -> Iterable[Draft]:
     nothing_s = of.floor_s + (float(of.host_s.mean()) if len(of.host_s) else 0.0)
     for calls, together in _loops(facts):
         mean_s = float((of.seconds + of.host_s)[calls].mean())
-        if of.products[calls[0]]:
+        if not of.on_cpu:  # calls that a GPU is faster with than the host launches them
+            if float(of.seconds[calls].sum()) > float(of.host_s[calls].sum()):
+                continue
+            kind = products if of.products[calls[0]] else small
+        elif of.products[calls[0]]:
             kind = products if mean_s < 10 * _SMALL * nothing_s else []
-        elif mean_s < _SMALL * nothing_s or not of.on_cpu:
+        elif mean_s < _SMALL * nothing_s:
             kind = small
         else:
             kind = large if _one_tensor(facts, calls) else []

@@ -112,30 +112,22 @@ def casts(facts: Facts) -> Iterable[Draft]:
         op.name == "aten::_to_copy" and bool(op.inputs) and bool(op.outputs)
         and op.inputs[0].dtype != op.outputs[0].dtype for op in of.session.signatures
     )  # fmt: skip
-    calls = np.flatnonzero(cast & ~facts.values.constant).tolist()
-    made = {storage: call for call in calls for storage in of.writes[call]}
-    origin: dict[int, str] = {}
+    fixed = facts.values.constant
     back: set[int] = set()
-    for call in calls:
-        op, source = of.ops[call], of.reads[call]
-        for storage in source:
-            # what lies between two casts is pointwise at most: the first one's dtype is the second one's result
-            first = made.get(storage)
-            if first is not None and of.ops[first].inputs[0].dtype == op.outputs[0].dtype:
-                back |= {first, call}
-        for storage in of.writes[call]:
-            origin[storage] = op.inputs[0].dtype
-    shapes: dict[tuple[object, ...], list[int]] = {}
-    for call in calls:
+    came: dict[int, tuple[str, int]] = {}  # by storage: the dtype before its cast, and that
+    for call in np.flatnonzero(of.works & ~of.products).tolist():
         op = of.ops[call]
-        shapes.setdefault((op.inputs[0].shape, op.outputs[0].shape), []).append(call)
-    for same in shapes.values():
-        ways = {(of.ops[call].inputs[0].dtype, of.ops[call].outputs[0].dtype) for call in same}
-        if any((after, before) in ways for before, after in ways):
-            back |= set(same)
+        known = next((came[storage] for storage in of.reads[call] if storage in came), None)
+        for storage in of.writes[call]:
+            came.pop(storage, None)
+            if cast[call] and not fixed[call]:
+                came[storage] = (op.inputs[0].dtype, call)
+            elif known is not None and op.outputs[0].shape == op.inputs[0].shape:
+                came[storage] = known  # what lies between two casts is pointwise
+        if cast[call] and known is not None and known[0] == op.outputs[0].dtype:
+            back |= {known[1], call}
     text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
-    forward_only = Regime.MEMORY if back else None
-    yield from facts.draft(CASTS, back, text, regime=forward_only, low=0.6, high=1.8)
+    yield from facts.draft(CASTS, back, text, regime=Regime.MEMORY, low=0.6, high=1.8)
 
 
 def copies(facts: Facts) -> Iterable[Draft]:
