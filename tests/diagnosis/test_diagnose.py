@@ -18,7 +18,7 @@ from rooflight.devices import get
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.draft import Facts
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.diagnosis.values import Values, depths
+from rooflight.diagnosis.values import Values, levels
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
 from rooflight.records.timeline import Compilation, HostLine, HostTime
@@ -151,7 +151,7 @@ def test_gradients_that_no_optimizer_reads_are_unused() -> None:
     assert "unused-gradients" in ids(diagnose(timed(recorded(step))))
 
 
-def test_depths_tell_a_chain_from_calls_side_by_side() -> None:
+def test_levels_tell_a_chain_from_calls_side_by_side() -> None:
     x = torch.randn(8, 8)
 
     def chain() -> torch.Tensor:
@@ -160,9 +160,8 @@ def test_depths_tell_a_chain_from_calls_side_by_side() -> None:
             y = y.sin()
         return y
 
-    for step, longest in ((chain, 6), (lambda: [x.sin() for _ in range(6)], 1)):
-        of = Evidence(timed(recorded(step)))
-        assert max(depths(of, of.works).values()) == longest
+    for step, found in ((chain, [0, 1, 2, 3, 4, 5]), (lambda: [x.sin() for _ in range(6)], [0] * 6)):
+        assert levels(Evidence(timed(recorded(step)))).tolist() == found
 
 
 # -- remedies on the host

@@ -38,7 +38,7 @@ def diagnose(analysis: CostedSession) -> Diagnosis:
         phases=phases_of(facts),
         layers=layers_of(facts),
         findings=findings,
-        not_worth_it=tuple(not_worth_it(facts, findings)),
+        not_worth_it=tuple(not_worth_it(facts, {draft.remedy.id for draft in drafts})),
         missing=tuple(_missing(facts)),
     )
 

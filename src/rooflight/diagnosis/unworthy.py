@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 
 from rooflight.diagnosis.draft import LEAST, Facts
-from rooflight.diagnosis.remedies import compiled
 from rooflight.records.quantity import percent
-from rooflight.roofline.findings import Finding, NotWorthIt
+from rooflight.roofline.findings import NotWorthIt
 
 
-def not_worth_it(facts: Facts, findings: Sequence[Finding]) -> Iterable[NotWorthIt]:
-    """Remedies that are often tried and are no findings, each with the reason."""
-    of, found = facts.of, {finding.id for finding in findings}
+def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
+    """Remedies that are often tried and are none of those ``found``, each with the reason."""
+    of = facts.of
     share = f"less than {percent(LEAST)} of the step"
     if of.on_cpu:
         yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason="a CPU has none")
     elif "cuda-graphs" not in found:
         yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches hold the device up {share}")
-    if "compile" not in found and not of.session.compiled and next(iter(compiled.compiling(facts)), None) is None:
+    if "compile" not in found and not of.session.compiled:
         yield NotWorthIt(id="compile", title="torch.compile", reason=f"predicted to gain {share}")
     if of.optimizes and "fused-optimizer" not in found:
         yield NotWorthIt(id="fused-optimizer", title="a fused optimizer", reason=f"it would gain {share}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -11,7 +10,7 @@ import numpy as np
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.network.collectives import kind_of
 from rooflight.records.record import Direction, StorageKind
-from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags
+from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags, Int64
 from rooflight.records.signature import OpSignature
 
 MOST_CALLS: Final = 200_000
@@ -100,18 +99,23 @@ class Values:
         gradients = {number for number, kind in enumerate(of.kinds) if kind == StorageKind.GRADIENT}
         return self._dead(frozenset(gradients - used)) & ~self.unread
 
-    def _dead(self, unwanted: frozenset[int]) -> Flags:
+    @cached_property
+    def for_syncs(self) -> Flags:
+        """Calls that serve nothing but numbers which the host reads, those reads included."""
+        return self._dead(frozenset(), reads_count=False) & ~self.unread
+
+    def _dead(self, unwanted: frozenset[int], *, reads_count: bool = True) -> Flags:
         found, of, lifetimes = self._none.copy(), self._of, self._of.session.lifetimes
         if not self.known or lifetimes is None:
             return found
         freed, made, end = lifetimes.freed, lifetimes.made, len(of.session)
         stays = (freed == KEPT) | (freed >= end) | (made == STOOD)
         wanted = set(np.flatnonzero(stays).tolist()) - unwanted
-        kept = (of.syncs | of.collectives | ~of.works).tolist()
+        kept = (of.collectives | ~of.works | (of.syncs & reads_count)).tolist()
         for call in range(len(of.records) - 1, -1, -1):
             writes = of.writes[call]
             read = any(storage in wanted for storage in writes) or (not unwanted and self._for_python(call))
-            if kept[call] or not writes or read:
+            if kept[call] or (not writes and (reads_count or not of.syncs[call])) or read:
                 wanted.update(of.reads[call] if of.works[call] else ())
             else:
                 found[call] = True
@@ -120,7 +124,9 @@ class Values:
     def _for_python(self, call: int) -> bool:
         """Whether no op reads what a call makes, and Python may: by ``tolist`` or ``numpy``."""
         of, op = self._of, self._of.ops[call]
-        if any(after > call for storage in of.writes[call] for after in of.readers.get(storage, ())):
+        if not of.writes[call] or any(
+            after > call for storage in of.writes[call] for after in of.readers.get(storage, ())
+        ):
             return False
         return all("float" not in tensor.dtype or tensor.numel < _FOR_PYTHON for tensor in op.outputs)
 
@@ -132,16 +138,14 @@ def _is_pure(op: OpSignature) -> bool:
     return not (op.name in _SCALED and len(op.inputs) < 2)
 
 
-def depths(of: Evidence, calls: Flags) -> Mapping[int, int]:
-    """Of each of ``calls`` how many of them, itself included, lie on the longest way of values that leads to it."""
-    long: dict[int, int] = {}
-    found: dict[int, int] = {}
-    chosen = calls.tolist()
+def levels(of: Evidence) -> Int64:
+    """Of each call how many others, one after the other, must have run before it: those of one level could be one."""
+    above: dict[int, int] = {}
+    found = np.zeros(len(of.records), dtype=np.int64)
+    working = of.works.tolist()
     for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
-        depth = max((long.get(storage, 0) for storage in reads), default=0) + chosen[call]
-        if chosen[call]:
-            found[call] = depth
-        if depth:
-            for storage in writes:
-                long[storage] = depth
+        level = max((above.get(storage, 0) for storage in reads), default=0)
+        found[call] = level
+        for storage in writes:
+            above[storage] = max(above.get(storage, 0), level + working[call])
     return found

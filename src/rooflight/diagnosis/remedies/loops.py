@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.values import depths
+from rooflight.diagnosis.values import levels
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Int64
@@ -53,6 +53,7 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
     of = facts.of
     if not facts.values.known or not len(of.records):
         return
+    level = levels(of)
     keys: dict[tuple[object, ...], int] = {}
     numbers = [keys.setdefault((op.name, op.input_shapes), len(keys)) for op in of.session.signatures]
     group = np.array(numbers, dtype=np.int64)[of.signature]
@@ -63,11 +64,9 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
         if counts[number] < _LONG:
             continue
         calls = np.flatnonzero(fit & (group == number))
-        chosen = np.zeros(len(of.records), dtype=np.bool_)
-        chosen[calls] = True
-        longest = max(depths(of, chosen).values())
-        if counts[number] / longest >= 4:
-            yield calls, counts[number] / longest
+        together = len(calls) / len(np.unique(level[calls]))
+        if together >= 4:
+            yield calls, together
 
 
 def loops(facts: Facts) -> Iterable[Draft]:

@@ -78,7 +78,8 @@ def double(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     wide = of.where_op(any(t.dtype in ("float64", "complex128") for t in op.outputs) for op in of.session.signatures)
     calls = np.flatnonzero(wide & of.works & ~facts.values.constant)
-    if not len(calls):
+    cast = [call for call in calls.tolist() if of.ops[call].name == "aten::_to_copy"]
+    if not len(calls) or 4 * len(cast) > len(calls):  # casts there and back have a finding of their own
         return
     work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum())
     moved = sum(of.ops[call].output_bytes for call in calls.tolist())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import WAITS
 from rooflight.records.quantity import Quantity, count_of, percent
@@ -51,6 +53,7 @@ DRIVER: Final = Remedy(
 
 
 _ASLEEP: Final = 0.7
+_MANY: Final = 4
 
 
 def _at(line: HostLine | None) -> str:
@@ -148,6 +151,10 @@ def syncs(facts: Facts) -> Iterable[Draft]:
         gain_s = queue.wall_s(of.seconds, host) - free.wall_s(of.seconds, host)
         text = f"the host waits {count_of(count, 'time')} a step until the device has a result"
         yield from facts.waiting(SYNC, Regime.OVERHEAD, gain_s, gain_s, text, 0.3)
+    elif count >= _MANY:
+        calls = np.flatnonzero(facts.values.for_syncs)
+        text = f"the host reads {count_of(count, 'result')} a step; {count_of(len(calls), 'op')} serve that alone"
+        yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
 RULES: Final = (workers, loader, own_lines, of_a_trace, syncs)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
+from rooflight.records.session import KEPT
 from rooflight.roofline.findings import Regime
 
 CONSTANT: Final = Remedy(
@@ -115,15 +117,30 @@ def unread(facts: Facts) -> Iterable[Draft]:
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:
     """Products of whose results only a part is read, as of a head over all tokens for the last one."""
-    of, fusion = facts.of, facts.of.analysis.fusion
-    parts = {record: share for record, share in fusion.work.items() if record not in fusion.attending and share < _PART}
-    calls = np.flatnonzero(np.isin(of.records, list(parts)) & of.products)
-    if not len(calls):
+    of, lifetimes = facts.of, facts.of.session.lifetimes
+    if lifetimes is None or not facts.values.known:
         return
-    shares = [parts[int(of.records[call])] for call in calls]
-    gain_s = sum(facts.spared([call], 1 - share) for call, share in zip(calls.tolist(), shares, strict=True))
-    text = f"of the results of {count_of(len(calls), 'product')} {percent(min(shares))} are read"
-    yield from facts.draft(UNREAD, calls, text + of.places(calls.tolist()), gain_s=gain_s, low=0.7, high=1.3)
+    parts: dict[int, float] = {}
+    for call in np.flatnonzero(of.products).tolist():
+        readers = [reader for storage in of.writes[call] for reader in of.readers.get(storage, ()) if reader > call]
+        stays = any(lifetimes.freed[storage] in (KEPT, len(of.session)) for storage in of.writes[call])
+        if not readers or stays:
+            continue
+        read = sum(_bytes_read(facts, reader, of.writes[call]) for reader in readers)
+        if read < _PART * of.ops[call].output_bytes:
+            parts[call] = read / of.ops[call].output_bytes
+    gain_s = sum(facts.spared([call], 1 - share) for call, share in parts.items())
+    if parts:
+        text = f"of the results of {count_of(len(parts), 'product')} {percent(min(parts.values()))} are read"
+        yield from facts.draft(UNREAD, parts, text + of.places(parts), gain_s=gain_s, low=0.7, high=1.3)
+
+
+def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
+    """What a call reads of these storages; all, where it is not known which input is which."""
+    op, reads = facts.of.ops[call], facts.of.reads[call]
+    if len(reads) != len(op.inputs):
+        return inf
+    return sum(tensor.nbytes for tensor, storage in zip(op.inputs, reads, strict=True) if storage in storages)
 
 
 def anomaly(facts: Facts) -> Iterable[Draft]:
