@@ -113,17 +113,15 @@ class Evidence:
 
     @cached_property
     def _gaps(self) -> Float64:
-        """After each call, until the next one: of the profiled step, empty where it is not known."""
+        """Before each call, since the one before it ended: of the profiled step, empty where it is not known."""
         measurement = self.analysis.measurement
         if not self.on_cpu or not self.measured or measurement is None or not len(measurement.op_starts_s):
             return np.empty(0)
         starts, took = measurement.op_starts_s[:, self.records], measurement.op_samples_s[:, self.records]
         known = np.isfinite(starts).all(axis=0)
         starts, took = starts[:, known], took[:, known]
-        if starts.shape[1] < 2:
-            return np.empty(0)
-        gaps = np.median(starts[:, 1:] - starts[:, :-1] - took[:, :-1], axis=0)
-        return np.asarray(np.maximum(gaps, 0.0), dtype=np.float64)
+        ended = np.concatenate([np.zeros((len(starts), 1)), (starts + took)[:, :-1]], axis=1)
+        return np.asarray(np.maximum(np.median(starts - ended, axis=0), 0.0), dtype=np.float64)
 
     @cached_property
     def long_gaps_s(self) -> float:
@@ -131,8 +129,8 @@ class Evidence:
         if not len(self._gaps):
             return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
         long = float(self._gaps[self._gaps > LONG_GAP_S].sum())
-        begins = self._outside_s - float(self._gaps.sum())  # before the first call and after the last
-        return min(self._outside_s, long + max(0.0, begins - _USUAL_GAP_S * len(self.records)))
+        after = self._outside_s - float(self._gaps.sum())  # the last call
+        return min(self._outside_s, long + max(0.0, after - _USUAL_GAP_S * len(self.records)))
 
     @cached_property
     def _usual_gap_s(self) -> float:

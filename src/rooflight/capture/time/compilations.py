@@ -9,6 +9,7 @@ from typing import Any, Final
 from rooflight.records.timeline import Compilation
 
 _LETTERS: Final = 160
+_LIMIT: Final = "recompile limit"
 
 
 def compilations() -> tuple[Compilation, ...]:
@@ -26,9 +27,9 @@ def compilations() -> tuple[Compilation, ...]:
         Compilation(function=name, where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)
         for (name, place), why in found.items()
     ]
+    reasons = {_first_line(reason) for name in ("graph_break", "unimplemented") for reason in utils.counters[name]}
     breaks = [
-        Compilation(function="", where="", times=0, reason=_first_line(reason))
-        for reason in utils.counters["graph_break"]
+        Compilation(function="", where="", times=0, reason=reason) for reason in sorted(reasons) if _LIMIT not in reason
     ]
     return (*compiled, *breaks)
 

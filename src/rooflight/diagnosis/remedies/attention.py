@@ -75,7 +75,10 @@ def repeated_heads(facts: Facts) -> Iterable[Draft]:
         np.isin(of.records, list(of.analysis.fusion.attending))
     )
     read = {storage for call in np.flatnonzero(attends).tolist() for storage in of.reads[call]}
+    keys = {tensor.numel for call in np.flatnonzero(attends).tolist() for tensor in of.ops[call].inputs
+            if tensor not in of.ops[call].named("attn_mask")}  # fmt: skip
     calls = [call for call in np.flatnonzero(spread).tolist() if read & set(of.writes[call])]
+    calls = [call for call in calls if of.ops[call].outputs[0].numel in keys]
     if not calls:
         return
     copied = {storage for call in calls for storage in of.writes[call]}

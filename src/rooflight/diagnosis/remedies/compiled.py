@@ -106,7 +106,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:
         text = f"{count_of(len(broken), 'graph break')}: {broken[0][:100]}"
-        yield from facts.waiting(BREAKS, Regime.OVERHEAD, of.step_s, 0.2 * of.step_s, text, 0.3)
+        yield from facts.waiting(BREAKS, Regime.OVERHEAD, of.step_s, 0.4 * of.step_s, text, 0.4)
 
 
 RULES: Final = (compiling, graphs, compiled_again)

@@ -43,7 +43,7 @@ KV_CACHE: Final = Remedy(
 _LONG: Final = 8  # a loop has so many turns
 _SMALL: Final = 6.0  # times what a call takes that does nothing
 _MOST_GROUPS: Final = 40
-_LARGE_BYTES: Final = 1 << 18
+_LARGE_BYTES: Final = 1 << 20
 
 
 def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
+from rooflight.records.session import STOOD, Int64
 from rooflight.roofline.findings import Regime
 
 HALF: Final = Remedy(
@@ -44,6 +45,8 @@ COPIES: Final = Remedy(
     verify="fewer clone, copy_ and cat in the step",
 )
 _HALF: Final = ("float16", "bfloat16")
+_SLOW: Final = 8.0
+_MUCH: Final = 0.15
 _COPYING: Final = ("aten::clone", "aten::contiguous", "aten::cat", "aten::copy_", "aten::repeat", "aten::stack")
 
 
@@ -60,6 +63,9 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
     if not len(calls) or not peak:
         return
     multiply = calls[of.products[calls]]
+    yield from _slow_in_half(facts, calls[~of.products[calls]])
+    if not len(multiply):
+        return
     took_s = float(of.seconds[multiply].sum())
     as_float32_s = float(np.maximum(flops[of.signature[multiply]] / (0.6 * peak), of.floor_s).sum())
     if took_s < 1.5 * as_float32_s:
@@ -71,6 +77,16 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
     )
     gain_s = took_s - as_float32_s + rest_s
     yield from facts.draft(HALF, calls, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.75, high=1.15)
+
+
+def _slow_in_half(facts: Facts, calls: Int64) -> Iterable[Draft]:
+    """Ops that only move data, so slow in half precision that their kernels must convert each number."""
+    of = facts.of
+    slow = calls[of.seconds[calls] > _SLOW * np.maximum(of.bound_s[calls], of.floor_s)] if len(calls) else calls
+    names = ", ".join(sorted({of.ops[call].name.removeprefix("aten::") for call in slow.tolist()})[:3])
+    text = f"{count_of(len(slow), 'op')} ({names}) take {Quantity(facts.spared(slow), 's')}, many times their bound"
+    if facts.spared(slow) > 2 * _MUCH * of.step_s:
+        yield from facts.draft(HALF, slow, text, gain_s=facts.spared(slow, 0.5), low=0.4, high=1.8)
 
 
 def double(facts: Facts) -> Iterable[Draft]:
@@ -127,8 +143,22 @@ def casts(facts: Facts) -> Iterable[Draft]:
                 came[storage] = known  # what lies between two casts is pointwise
         if cast[call] and known is not None and known[0] == op.outputs[0].dtype:
             back |= {known[1], call}
+    yield from _cast_each_step(facts, [call for call in np.flatnonzero(cast & ~fixed).tolist() if call not in back])
     text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
     yield from facts.draft(CASTS, back, text, regime=Regime.MEMORY, low=0.6, high=1.8)
+
+
+def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
+    """Casts of tensors from before the step, if they take much of it."""
+    of, lifetimes = facts.of, facts.of.session.lifetimes
+    if lifetimes is None:
+        return
+    stood = [call for call in calls if all(lifetimes.made[storage] == STOOD for storage in of.reads[call])]
+    if facts.spared(stood) < _MUCH * of.step_s:
+        return
+    moved = sum(of.ops[call].output_bytes for call in stood)
+    text = f"{count_of(len(stood), 'cast')} of tensors from before the step: {Quantity(moved, 'B')}{of.places(stood)}"
+    yield from facts.draft(CASTS, stood, text, gain_s=facts.spared(stood), regime=Regime.MEMORY, low=0.6, high=1.8)
 
 
 def copies(facts: Facts) -> Iterable[Draft]:

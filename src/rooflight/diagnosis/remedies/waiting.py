@@ -100,9 +100,10 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     known_s = of.in_library(*WAITS)[0]
     own = [line for line in of.lines if line.within not in WAITS]
     # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
-    sleeping = [line for line in own if line.asleep_s > _ASLEEP * line.seconds]
+    ran = 1 - of.held_up_s / of.step_s  # the share of time that other programs left
+    sleeping = [line for line in own if line.asleep_s > _ASLEEP * ran * line.seconds]
     slept_s = min(of.asleep_s, sum(line.asleep_s for line in sleeping))
-    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
+    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s - of.held_up_s):
         line = max(sleeping, key=lambda each: each.asleep_s)
         text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"
         yield from facts.waiting(ASLEEP, Regime.IDLE, slept_s, slept_s, text)

@@ -55,6 +55,19 @@ SPARSE: Final = Remedy(
     remedy="nn.Embedding(..., sparse=True) with SGD, SparseAdam or Adagrad; a smaller or hashed table",
     verify="embedding_dense_backward is gone",
 )
+ZEROS: Final = Remedy(
+    id="mostly-zeros",
+    title="products with a matrix of zeros",
+    remedy="multiply by the vector (d[:, None] * x), or look rows up by index, in place of diag and one_hot",
+)
+_OF_A_VECTOR: Final = (
+    "aten::diag_embed",
+    "aten::diag",
+    "aten::one_hot",
+    "aten::scatter",
+    "aten::scatter_",
+    "aten::eye",
+)
 _PART: Final = 0.5
 _MOST: Final = 0.9  # of a step: where all is constant, its inputs are, as in a benchmark
 
@@ -121,11 +134,12 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
     if lifetimes is None or not facts.values.known:
         return
     parts: dict[int, float] = {}
+    last = int(np.flatnonzero(of.works).max(initial=0))
     for call in np.flatnonzero(of.products).tolist():
         readers = [reader for storage in of.writes[call] for reader in of.readers.get(storage, ()) if reader > call]
-        stays = any(lifetimes.freed[storage] in (KEPT, len(of.session)) for storage in of.writes[call])
-        if not readers or stays:
-            continue
+        freed = [lifetimes.freed[storage] for storage in of.writes[call]]
+        if not readers or KEPT in freed or (max(freed) >= len(of.session) and max(readers) < last):
+            continue  # the step may return it
         read = sum(_bytes_read(facts, reader, of.writes[call]) for reader in readers)
         if read < _PART * of.ops[call].output_bytes:
             parts[call] = read / of.ops[call].output_bytes
@@ -141,6 +155,20 @@ def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
     if len(reads) != len(op.inputs):
         return inf
     return sum(tensor.nbytes for tensor, storage in zip(op.inputs, reads, strict=True) if storage in storages)
+
+
+def mostly_zeros(facts: Facts) -> Iterable[Draft]:
+    """Products with a matrix that was made of a vector: a diagonal, or rows of one 1."""
+    of = facts.of
+    made = {storage for call in of.named(*_OF_A_VECTOR).tolist() for storage in of.writes[call]}
+    if not made:
+        return
+    for call in np.flatnonzero(of.works & ~of.products).tolist():  # scaled or cast, it has as many zeros
+        if made & set(of.reads[call]) and len(of.ops[call].outputs) == 1:
+            made.update(of.writes[call])
+    calls = [call for call in np.flatnonzero(of.products).tolist() if made & set(of.reads[call])]
+    text = f"{count_of(len(calls), 'product')} with a matrix made of a vector"
+    yield from facts.draft(ZEROS, calls, text, gain_s=facts.spared(calls, 0.85), low=0.6, high=1.15)
 
 
 def anomaly(facts: Facts) -> Iterable[Draft]:
@@ -186,4 +214,4 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
     yield from facts.draft(SPARSE, calls, text, gain_s=spared_s, regime=Regime.MEMORY, low=0.6, high=1.3)
 
 
-RULES: Final = (constant, repeated, unread, anomaly, sparse_gradients)
+RULES: Final = (constant, repeated, unread, mostly_zeros, anomaly, sparse_gradients)

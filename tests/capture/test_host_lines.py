@@ -1,0 +1,66 @@
+"""The sampler of the host's thread: lines, sleep, and what library code they are in; what torch.compile compiled."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from rooflight.capture.time.compilations import compilations
+from rooflight.capture.time.host_lines import HostLines, host_lines
+
+
+def sleeps() -> None:
+    time.sleep(0.02)
+
+
+def counts() -> int:
+    return sum(number * number for number in range(200_000))
+
+
+def test_a_sleep_is_told_from_work() -> None:
+    for function, asleep in ((sleeps, True), (counts, False)):
+        lines, walls = host_lines(function, least=3)
+        assert lines[0].function.startswith(function.__name__)
+        assert lines[0].where.startswith("test_host_lines.py:")
+        assert (lines[0].asleep_s > 0.5 * lines[0].seconds) is asleep
+        assert len(walls) >= 3
+
+
+def test_sampling_ends_with_its_block_and_restores_the_interpreter() -> None:
+    interval, threads = sys.getswitchinterval(), threading.active_count()
+    with pytest.raises(KeyboardInterrupt), HostLines().sampling():
+        raise KeyboardInterrupt
+    assert (sys.getswitchinterval(), threading.active_count()) == (interval, threads)
+
+
+def test_a_loader_is_named_with_the_line_of_its_dataset() -> None:
+    class Slow(torch.utils.data.Dataset[int]):
+        def __len__(self) -> int:
+            return 4
+
+        def __getitem__(self, index: int) -> int:
+            time.sleep(0.01)
+            return index
+
+    loader = torch.utils.data.DataLoader(Slow(), batch_size=2)
+    lines, _ = host_lines(lambda: list(loader), least=2)
+    assert (lines[0].within, lines[0].function.rpartition(".")[2]) == ("the data loader", "__getitem__")
+
+
+def test_torchs_account_of_recompiles_is_read() -> None:
+    torch._dynamo.reset()
+
+    def scaled(x: torch.Tensor, number: int) -> torch.Tensor:
+        return x * number
+
+    compiled = torch.compile(scaled, backend="eager", dynamic=False)
+    for number in (3, 4, 5):
+        compiled(torch.ones(2), number)
+    found = next(each for each in compilations() if each.function == "scaled")
+    assert found.times >= 3
+    assert found.reason.startswith("number == ")
+    torch._dynamo.reset()
