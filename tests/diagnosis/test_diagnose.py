@@ -335,3 +335,18 @@ def test_reports_have_the_findings_and_the_regime() -> None:
     assert report.table("findings") is not None
     assert "regime" in dict(report.facts)
     assert "Most of the step is" in report.conclusion
+
+
+def test_every_finding_has_an_id_of_its_own_which_the_reference_lists() -> None:
+    from importlib import import_module
+    from pathlib import Path
+    from pkgutil import iter_modules
+
+    from rooflight.diagnosis import remedies
+    from rooflight.diagnosis.draft import Remedy
+
+    modules = [import_module(f"rooflight.diagnosis.remedies.{each.name}") for each in iter_modules(remedies.__path__)]
+    found = {each for module in modules for each in vars(module).values() if isinstance(each, Remedy)}
+    listed = (Path(__file__).parents[2] / "docs" / "reference" / "findings.md").read_text()
+    assert len({each.id for each in found}) == len(found)
+    assert [each.id for each in found if f"| `{each.id}` | {each.title} |" not in listed] == []
