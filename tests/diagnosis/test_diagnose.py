@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -347,6 +348,8 @@ def test_every_finding_has_an_id_of_its_own_which_the_reference_lists() -> None:
 
     modules = [import_module(f"rooflight.diagnosis.remedies.{each.name}") for each in iter_modules(remedies.__path__)]
     found = {each for module in modules for each in vars(module).values() if isinstance(each, Remedy)}
-    listed = (Path(__file__).parents[2] / "docs" / "reference" / "findings.md").read_text()
+    listed = (Path(__file__).parents[2] / "docs" / "reference" / "findings.csv").read_text()
+    rows = [["id", "finding", "remedy", "verify"]]
+    rows += sorted([each.id, each.title, each.remedy, each.verify] for each in found)
     assert len({each.id for each in found}) == len(found)
-    assert [each.id for each in found if f"| `{each.id}` | {each.title} |" not in listed] == []
+    assert [*csv.reader(listed.splitlines())] == rows
