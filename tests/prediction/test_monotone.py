@@ -304,3 +304,11 @@ def test_what_was_not_measured_hardly_takes_longer_than_twice_the_work():
         )
         falls = one.extrapolated & (two.time_s < 0.95 * one.time_s)
         assert falls.sum() <= 2, device  # 2, 14 and 0 of 200 before; of products of one or two columns alone
+
+
+@pytest.mark.parametrize("device", ["H100-SXM5-80GB", "B200-SXM"])
+def test_a_floor_is_no_measurement_of_rows_that_are_not_aligned(device):
+    """Of 7 x 24 x 36 in bfloat16 (72 bytes a row) 6.5 us were predicted, the usual least, of twice as much 2.3."""
+    shapes = {"m": np.array([7, 7]), "n": np.array([24, 24]), "k": np.array([36, 72])}
+    (found,) = SHIPPED.predict_shapes("gemm", shapes, "bf16", device).values()
+    assert found.time_s[0] <= 1.05 * found.time_s[1]

@@ -14,6 +14,7 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network.collectives import CollectiveKind
+from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.model.devices import familiarity, lesser_of_chip, most_reached
 from rooflight.prediction.model.model import FAMILIAR, Answer, Model
 from rooflight.prediction.model.monotone import (
@@ -219,14 +220,14 @@ class Answers:
         """
         if (expert := model.twin(device)) is None:
             return found
-        values, names = features_of(PRODUCT_KEY, facts, device), names_of(PRODUCT_KEY)
-        seen = values[:, names.index(ALIGNED_BYTES)] >= expert.low[names.index(ALIGNED_BYTES)]
+        values = features_of(PRODUCT_KEY, facts, device)
         familiar = familiarity(PRODUCT_KEY, expert, values) >= FAMILIAR
-        rows = np.flatnonzero(_misaligned(values) & seen & familiar)
+        rows = np.flatnonzero(_misaligned(values) & ~_misaligned(values, expert) & familiar)
         if not len(rows):
             return found
         own = scattered(len(facts), [(rows, self._as_answered(PRODUCT_KEY, facts[rows], device))])
-        return own.where(own.time_s > found.time_s, found)  # NaN is not more
+        usual_s = _small_s(PRODUCT_KEY, facts, device, model)  # it was not measured
+        return own.where(own.time_s > np.maximum(found.time_s, (1 + 1e-9) * usual_s), found)  # NaN is not more
 
     def _no_faster_on_more_nodes(self, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
         """All-reduces no faster than among half the nodes, down to one: a rank sends no less."""
@@ -334,10 +335,13 @@ class Answers:
 
     def _within_measured(self, key: str, facts: Floats, device: DeviceSpec) -> Mask:
         """Which works are such that the device was measured at no less in any size: a library could pad them. It does
-        not pad products whose rows are not aligned.
+        not pad products whose rows are not aligned: such must have been measured.
         """
         within = self._known(key, facts, device, below=inf) & has_sizes(key, facts)
-        return within & ~_misaligned(features_of(key, facts, device)) if key == PRODUCT_KEY else within
+        model, _ = self._model_for(key, facts, device)
+        if key != PRODUCT_KEY or model is None or not within.any():
+            return within
+        return within & ~_misaligned(features_of(key, facts, device), model.expert(device))
 
     def _as_answered(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
         model, source = self._model_for(key, facts, device)
@@ -398,11 +402,14 @@ class Answers:
         )
 
 
-def _misaligned(values: Floats) -> Mask:
-    """Which products of features [works, features] are on matrix units that their rows are not aligned for."""
+def _misaligned(values: Floats, taught: ExpertFigures | None = None) -> Mask:
+    """Which products of features [works, features] are on matrix units that their rows are not aligned for; but those
+    as an expert learned from.
+    """
     names = names_of(PRODUCT_KEY)
     bytes_, units = (values[:, names.index(name)] for name in (ALIGNED_BYTES, MATRIX_UNITS))
-    return np.asarray((bytes_ < ALIGNED) & (units > 0))
+    most = ALIGNED if taught is None else min(ALIGNED, taught.low[names.index(ALIGNED_BYTES)])
+    return np.asarray((bytes_ < most) & (units > 0))
 
 
 def _takes_a_launch(key: str) -> bool:
