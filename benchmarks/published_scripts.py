@@ -88,6 +88,8 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
         main, *others = re.split(r"^-{40}\n# (\w+\.py)\n-{40}\n", program, flags=re.M)
         for name, text in [("train_gpt.py", main), *zip(others[::2], others[1::2], strict=True)]:
             (Path(folder) / name).write_text(text)
+        for name in re.findall(r'run_id: str = f"(\w+)/', program):
+            (Path(folder) / "logs" / name).mkdir(parents=True)
         tokens = Path(folder) / "data" / "fineweb10B" / "fineweb_train_000001.bin"
         write_tokens(tokens)
         for name in ("val_000001", *(f"train_{number:06}" for number in range(2, _FILES))):
