@@ -110,3 +110,21 @@ def test_a_block_mask_made_of_documents_hides_what_it_hides(tmp_path):
     shown = (documents[:, None] == documents) & (place[:, None] >= place)
     assert every == 1024**2
     assert every - hidden == int(shown.sum())
+
+
+@pytest.mark.slow
+def test_a_step_of_many_slow_backward_passes_is_waited_for(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import time, torch\n"
+        "model = torch.nn.Linear(8, 8).cuda()\n"
+        "optimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "model(torch.ones(1, 8, device='cuda'))\n"
+        "for _ in range(2):\n"
+        "    for _ in range(7):\n"
+        "        model(torch.randn(4, 8, device='cuda')).sum().backward()\n"
+        "        time.sleep(2)\n"
+        "    optimizer.step()\n"
+    )
+    session, _, _ = run_on(tmp_path, tmp_path / "slow.py", options=("--skip", "0"))
+    assert session.run.step.name == "SGD.step"
+    assert len(calls_of(session, "aten::addmm")) == 7

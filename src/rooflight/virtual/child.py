@@ -11,6 +11,7 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 _QUIET_S: Final = 2.0
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
-_SEVERAL: Final = 12
-"""So many times as long for the order in which several optimizers step."""
+_LONG_S: Final = 600.0
+"""So long where the script made an optimizer: evaluation and many backward passes may come before it steps, and several
+optimizers step in an order that shows late.
+"""
 
 
 class Child:
@@ -39,6 +42,7 @@ class Child:
         self._began = time.monotonic()
         self._kept_at: dict[str, float] = {}
         self._steps = 0
+        self._optimizes = False
 
     def run(self) -> None:
         """Run the script until its step is recorded, or it ends. Never returns."""
@@ -116,7 +120,7 @@ class Child:
             if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
                 return
             self._kept_at.setdefault(kind, time.monotonic())
-            enough_s = _ENOUGH_S * (_SEVERAL if kind is StepKind.OPTIMIZER else 1)
+            enough_s = _LONG_S if self._optimizes else _ENOUGH_S
             if time.monotonic() - self._kept_at[kind] > enough_s:
                 self.leave(0)
 
@@ -124,6 +128,16 @@ class Child:
             add(*args)
             self._steps += 1
 
+        from torch.optim import Optimizer
+
+        begin = Optimizer.__init__
+
+        @wraps(begin)
+        def optimizes(*args: Any, **kwargs: Any) -> None:
+            self._optimizes = True
+            begin(*args, **kwargs)
+
+        Optimizer.__init__ = optimizes  # type: ignore[method-assign]
         recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign, assignment]
         self._watch_processes()
         if self.wanted.loud:
