@@ -60,7 +60,7 @@ def main() -> int:
             else:
                 told.append(diagnosed(path, 1 - fixed_s / step_s))
                 print(line(told[-1]), flush=True)
-    for what in ("regime", "remedy"):
+    for what in ("regime", "remedy") if told else ():
         print(f"{what} right: {sum(row[f'{what}_right'] for row in told)} of {len(told)}")
     if known := [row for row in told if "gain" in row]:
         error = statistics.median(abs(row["gain"] / row["measured"] - 1) for row in known)
