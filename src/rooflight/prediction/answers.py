@@ -165,7 +165,8 @@ class Answers:
             unlike &= ~self._measured(key, facts, device, model)
         parts = []
         if (rows := np.flatnonzero(~unlike)).size:
-            parts.append((rows, self._capped(key, facts[rows], device, self._as_answered(key, facts[rows], device))))
+            found = self._capped(key, facts[rows], device, self._as_answered(key, facts[rows], device))
+            parts.append((rows, self._no_slower(key, facts[rows], device, found, where_known=True)))
         if (rows := np.flatnonzero(unlike)).size:
             found = self._levelled(key, facts[rows], device)
             found = self._no_slower(key, facts[rows], device, found, where_known=True)
@@ -268,8 +269,8 @@ class Answers:
     def _no_slower(
         self, key: str, facts: Floats, device: DeviceSpec, found: Batch, *, where_known: bool = False
     ) -> Batch:
-        """These estimates, of extrapolated works no longer than on devices of the same chip with less bandwidth; of
-        those ``where_known`` only where these were measured.
+        """These estimates, of extrapolated works no longer than on devices of the same chip with less bandwidth.
+        ``where_known``: only where these were measured, and of all works if its expert is off by more than theirs.
         """
         if kind_of(key) is WorkKind.NETWORK:
             return found
@@ -280,7 +281,9 @@ class Answers:
             taught = {name for each in models if each is not None for name in each.measured_devices}
             if model is None or lesser.name not in taught:
                 continue
-            which = np.flatnonzero(found.extrapolated)
+            own, its = (self._model_for(key, facts, device)[0] or model).expert(device), model.expert(lesser)
+            better = where_known and own is not None and its is not None and its.error < own.error
+            which = np.flatnonzero(found.extrapolated | better)
             if where_known:
                 which = which[self._measured(key, works[which], lesser, model)]
             if not len(which):
