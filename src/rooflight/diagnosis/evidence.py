@@ -101,6 +101,8 @@ class Evidence:
         """What the host takes for each call: on a CPU the usual gap after it, on a GPU its launch."""
         if self.on_cpu:
             return np.full(len(self.records), self._usual_gap_s if self.measured else 0.0)
+        if self.source == "bound":  # of the device alone
+            return np.zeros(len(self.records))
         launches = self.timeline.launches if self.timeline else None
         launch_s = (
             launches.host_per_launch_s if launches and launches.host_per_launch_s else self.analysis.host.launch_s

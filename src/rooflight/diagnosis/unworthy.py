@@ -24,7 +24,7 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     if of.on_cpu and "half-on-cpu" not in found and not _has_short_units(facts):
         yield NotWorthIt(id="lower-precision", title="bfloat16", reason="this CPU multiplies float32 as fast")
     if "bigger-batch" not in found:
-        yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="the time grows with it: overhead is small")
+        yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="overhead is less than half of the step")
     if "loader" not in found and of.measured and of.on_cpu:
         yield NotWorthIt(id="loader", title="more loader workers", reason="the step waits for no data")
 

@@ -14,7 +14,7 @@ from rooflight.records.session import Int64
 SDPA: Final = Remedy(
     id="sdpa",
     title="attention written out (product, softmax, product)",
-    remedy="torch.nn.functional.scaled_dot_product_attention; attn_implementation='sdpa' in transformers",
+    remedy="F.scaled_dot_product_attention, or attn_implementation='sdpa' in transformers",
     verify="no softmax over scores is left in the step",
 )
 REPEAT_KV: Final = Remedy(

@@ -108,7 +108,7 @@ OUTLIER_SIGMAS: Final = 8.0
 SLOW: Final = 10.0
 """A row is too slow at this many times what rows of about its work suggest."""
 BESIDE: Final = 25
-"""Rows with less work, and as many with more, from which a row's time is estimated."""
+"""Rows with less work, and as many with more, from which a row's time follows."""
 STILL, GROWN = 1.25, 4.0
 """A line is constant where times differ by less than STILL while the work differs by more than GROWN."""
 BACKWARD: Final = 4.0
