@@ -12,6 +12,8 @@ from rooflight.roofline.findings import NotWorthIt
 def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     """Remedies that are often tried and are none of those ``found``, each with the reason."""
     of = facts.of
+    if of.source == "bound":
+        return
     share = f"less than {percent(LEAST)} of the step"
     if of.on_cpu:
         yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason="a CPU has none")

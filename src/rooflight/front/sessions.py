@@ -11,6 +11,7 @@ import numpy as np
 
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
+from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
 from rooflight.front.evidence import with_evidence
 from rooflight.front.options import PLAIN, ReadOn, TraceOptions
@@ -68,6 +69,7 @@ def analyze(
     if host is not None and predictor is None:
         raise ValueError("host: only predictions assume one: pass predictor=rl.Predictor() too")
     analysis = with_evidence(analyze_for(session, find_device(device, session=session, progress=progress), target))
+    analysis.diagnosed_by = diagnose
     return analysis if predictor is None else predicted(analysis, predictor, host)
 
 

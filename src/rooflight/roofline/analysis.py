@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rooflight.devices import find_by_torch_name, get
 from rooflight.devices.spec import DeviceSpec
@@ -12,6 +12,7 @@ from rooflight.records.report import Report, Shown
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
 from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.host import Host
 from rooflight.roofline.tables.report import report_of
 
@@ -21,6 +22,9 @@ class Analysis(CostedSession, Shown):
     ``print(analysis)`` its main part; ``report()`` is what renderers take.
     """
 
+    diagnosed_by: Callable[[CostedSession], Diagnosis] | None = None
+    """What finds the causes that its report shows; none of an analysis that only counts."""
+
     def __repr__(self) -> str:
         totals = self.totals
         measured = "" if totals.measured_s is None else f", measured {Quantity(totals.measured_s, 's')}"
@@ -29,7 +33,7 @@ class Analysis(CostedSession, Shown):
 
     def report(self, *, top: int = 10) -> Report:
         """What ``rooflight analyze`` shows; ``top`` limits the rows of long tables. Raises ValueError below 1."""
-        return report_of(self, top=top)
+        return report_of(self, top=top, found=self.diagnosed_by(self) if self.diagnosed_by else None)
 
 
 def analyze(
