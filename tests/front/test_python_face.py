@@ -36,7 +36,7 @@ def session(**environment: str) -> rl.Session:
 @pytest.mark.parametrize("top", [1, 10])
 def test_show_prints_the_report_of_the_command(capsys, top):
     analysis = rl.analyze(session(), H100)
-    print_report(report_of(analysis, top=top))
+    print_report(report_of(analysis, top=top, found=rl.diagnose(analysis)))
     of_command = capsys.readouterr().out
     assert "By phase" in of_command
     analysis.show(top=top)

@@ -118,6 +118,7 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
     estimates = _estimates(dict.fromkeys(every), analysis, predictor)
     own = [estimates.get(op) for op in session.signatures]
     found = analyze_for(session, analysis.device, analysis.target, own, host)
+    found.diagnosed_by = analysis.diagnosed_by
     of_formats = {pair: found.predicted_with(ops, [estimates.get(op) for op in ops]) for pair, ops in lighter.items()}
     found.formats = {pair: each for pair, each in of_formats.items() if each is not None}
     return found
