@@ -13,7 +13,7 @@ from rooflight.diagnosis.values import Values
 from rooflight.records.session import Int64
 from rooflight.roofline.findings import Regime
 
-_LOW, _HIGH = 0.6, 1.35
+_LOW, _HIGH = 0.55, 1.7
 """Of a predicted gain, nine measured ones in ten lie between so much (docs/lab/promises.md)."""
 LEAST: Final = 0.03
 """A remedy that saves a smaller share of the step is no finding."""
@@ -101,6 +101,6 @@ class Facts:
     ) -> Iterable[Draft]:
         """A draft of time in which the step waits, in no call."""
         if gain_s >= LEAST * self.of.step_s > 0:
-            high_s = min(max(lost_s, gain_s), self.of.step_s)
+            high_s = min(max(lost_s, 1.4 * gain_s), self.of.step_s)
             yield Draft(remedy=remedy, regime=regime, evidence=evidence, lost_s=lost_s, gain_s=gain_s,
                         low_s=low * gain_s, high_s=max(gain_s, high_s), calls=np.empty(0, dtype=np.int64))  # fmt: skip

@@ -28,6 +28,7 @@ LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a 
 _USUAL_GAP_S: Final = 1e-5
 _USUAL_OP_S: Final = 5e-6
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
+_LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
 
 WAITS: Final = ("the data loader", "starting processes", "another process", "compiling", "collectives")
@@ -115,23 +116,24 @@ class Evidence:
 
     @cached_property
     def _gaps(self) -> Float64:
-        """Before each call, since the one before it ended: of the profiled step, empty where it is not known."""
+        """[steps, calls]: before each call, since the one before it ended, of profiled steps; empty where not known."""
         measurement = self.analysis.measurement
         if not self.on_cpu or not self.measured or measurement is None or not len(measurement.op_starts_s):
-            return np.empty(0)
+            return np.empty((0, 0))
         starts, took = measurement.op_starts_s[:, self.records], measurement.op_samples_s[:, self.records]
         known = np.isfinite(starts).all(axis=0)
         starts, took = starts[:, known], took[:, known]
         ended = np.concatenate([np.zeros((len(starts), 1)), (starts + took)[:, :-1]], axis=1)
-        return np.asarray(np.maximum(np.median(starts - ended, axis=0), 0.0), dtype=np.float64)
+        return np.asarray(np.maximum(starts - ended, 0.0), dtype=np.float64)
 
     @cached_property
     def long_gaps_s(self) -> float:
         """Seconds between calls in which the host did something else."""
         if not len(self._gaps):
             return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
-        long = float(self._gaps[self._gaps > LONG_GAP_S].sum())
-        after = self._outside_s - float(self._gaps.sum())  # the last call
+        least = self._gaps.min(axis=0)  # another program hardly comes between in the same place of all steps
+        long = float(least[least > LONG_GAP_S].sum())
+        after = self._outside_s - float(np.median(self._gaps, axis=0).sum())  # the last call
         return min(self._outside_s, long + max(0.0, after - _USUAL_GAP_S * len(self.records)))
 
     @cached_property
@@ -164,7 +166,9 @@ class Evidence:
     def gain(self, device_s: float = 0.0, host_s: float = 0.0, other_s: float = 0.0) -> float:
         """By how much the step is shorter without so many seconds of the device, of the host and of waiting."""
         if self.on_cpu:
-            return min(self.step_s, max(0.0, float(device_s + host_s + other_s)))
+            # other programs hold up what a remedy spares as they do the rest
+            held = self.step_s / max(self.step_s - self.held_up_s, _LEAST_RUN * self.step_s, 1e-12)
+            return min(self.step_s, max(0.0, float(device_s + host_s + other_s) * held))
         if self.idle is not None:  # the device was followed: what it does not do it is shorter by
             return min(self.step_s, float(device_s + min(self.late_s, host_s) + other_s))
         device, host = self.device_total_s, self.host_total_s

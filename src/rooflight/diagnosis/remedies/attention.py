@@ -86,7 +86,7 @@ def repeated_heads(facts: Facts) -> Iterable[Draft]:
     written, source = (sum(getattr(of.ops[call], f"{way}_bytes") for call in calls) for way in ("output", "input"))
     gain_s = facts.spared(calls) + 0.4 * facts.spared(reading)
     text = f"{count_of(len(calls), 'copy', 'copies')} write {Quantity(written, 'B')} from {Quantity(source, 'B')}"
-    yield from facts.draft(REPEAT_KV, [*calls, *reading], text + of.places(calls), gain_s=gain_s, low=0.6, high=1.4)
+    yield from facts.draft(REPEAT_KV, [*calls, *reading], text + of.places(calls), gain_s=gain_s)
 
 
 RULES: Final = (written_out, repeated_heads)

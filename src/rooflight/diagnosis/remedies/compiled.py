@@ -62,7 +62,7 @@ def compiling(facts: Facts) -> Iterable[Draft]:
     if not best:
         return
     text = f"{count_of(len(calls), 'op')}, {count_of(len(gain.work.launches), 'kernel')} when compiled"
-    yield from facts.draft(COMPILE, calls, text, gain_s=best, low=low / best, high=max(1.0, high / best))
+    yield from facts.draft(COMPILE, calls, text, gain_s=best, low=min(0.7, low / best), high=max(1.2, high / best))
 
 
 def _fusing(facts: Facts) -> Iterable[Draft]:

@@ -93,12 +93,11 @@ def loops(facts: Facts) -> Iterable[Draft]:
     for remedy, found in ((PRODUCTS, products), (VECTORISE, small)):
         if not found:
             continue
-        calls = np.concatenate([each for each, _ in found])
-        if remedy is VECTORISE:
-            calls = np.concatenate([calls, *(each for each, _ in products)])
+        named = np.concatenate([each for each, _ in (*found, *(products if remedy is VECTORISE else ()))])
+        calls = _body(facts, named)
         # together n calls take one call's overhead, and their work, which is faster in one piece
         share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
-        gain_s = facts.spared(calls, 0.8 * share) * _with_backward(facts)
+        gain_s = facts.spared(calls, 0.95 * share) * _with_backward(facts)
         turns = max(len(each) for each, _ in found)
         text = (
             f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
@@ -106,6 +105,15 @@ def loops(facts: Facts) -> Iterable[Draft]:
             f"{Quantity(nothing_s, 's')} of each is dispatch"
         )
         yield from facts.draft(remedy, calls, text, gain_s=gain_s, low=0.5, high=1.6)
+
+
+def _body(facts: Facts, named: Int64) -> Int64:
+    """The calls of a loop that some of its ops show: all from the first to the last, if most are theirs."""
+    of = facts.of
+    inside = np.arange(int(named.min()), int(named.max()) + 1)
+    inside = inside[of.direction[inside] == Direction.FORWARD]
+    seconds = of.seconds + of.host_s
+    return inside if float(seconds[named].sum()) > 0.4 * float(seconds[inside].sum()) else named
 
 
 def _with_backward(facts: Facts) -> float:
@@ -139,7 +147,7 @@ def _scans(facts: Facts, large: list[tuple[Int64, float]], small: list[tuple[Int
         f"{of_one.name.removeprefix('aten::')} reads the same {Quantity(of_one.input_bytes, 'B')} {turns:,} times; the "
         f"loop takes {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
     )
-    yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)), low=0.6, high=1.15)
+    yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)), low=0.6, high=1.4)
 
 
 def kv_cache(facts: Facts) -> Iterable[Draft]:
@@ -171,7 +179,7 @@ def kv_cache(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(growing), 'weight')} multiplied {turns:,} times a step, with {rows[0]:,} to {rows[-1]:,} "
         f"results: the rows of earlier tokens again"
     )
-    yield from facts.draft(KV_CACHE, inside, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.7, high=1.15)
+    yield from facts.draft(KV_CACHE, inside, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.65, high=1.6)
 
 
 RULES: Final = (loops, kv_cache)

@@ -100,7 +100,7 @@ def double(facts: Facts) -> Iterable[Draft]:
     work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum())
     moved = sum(of.ops[call].output_bytes for call in calls.tolist())
     text = f"{count_of(len(calls), 'op')} write {Quantity(moved, 'B')} in double precision{of.places(calls.tolist())}"
-    yield from facts.draft(FLOAT64, calls, text, gain_s=of.gain(0.5 * work_s), low=0.6, high=1.3)
+    yield from facts.draft(FLOAT64, calls, text, gain_s=of.gain(0.5 * work_s))
 
 
 def lower(facts: Facts) -> Iterable[Draft]:
@@ -172,7 +172,7 @@ def copies(facts: Facts) -> Iterable[Draft]:
     text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"
     if facts.spared(big) < 0.1 * of.step_s:
         return
-    yield from facts.draft(COPIES, big, text, gain_s=facts.spared(big, 0.8), regime=Regime.MEMORY, low=0.4, high=1.5)
+    yield from facts.draft(COPIES, big, text, gain_s=facts.spared(big), regime=Regime.MEMORY, low=0.4, high=1.7)
 
 
 RULES: Final = (half_on_cpu, double, lower, casts, copies)

@@ -82,7 +82,7 @@ def constant(facts: Facts) -> Iterable[Draft]:
         return
     took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
     text = f"{count_of(len(calls), 'op')} that read parameters or numbers alone: {took}"
-    yield from facts.draft(CONSTANT, calls, text, low=0.7, high=1.3)
+    yield from facts.draft(CONSTANT, calls, text)
 
 
 def repeated(facts: Facts) -> Iterable[Draft]:
@@ -125,7 +125,7 @@ def unread(facts: Facts) -> Iterable[Draft]:
     for remedy, found in ((UNREAD, facts.values.unread), (UNUSED, facts.values.unused_gradients)):
         calls = np.flatnonzero(found)
         text = f"{count_of(len(calls), 'op')}: {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
-        yield from facts.draft(remedy, calls, text, low=0.6, high=1.3)
+        yield from facts.draft(remedy, calls, text)
 
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:
@@ -146,7 +146,7 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
     gain_s = sum(facts.spared([call], 1 - share) for call, share in parts.items())
     if parts:
         text = f"of the results of {count_of(len(parts), 'product')} {percent(min(parts.values()))} are read"
-        yield from facts.draft(UNREAD, parts, text + of.places(parts), gain_s=gain_s, low=0.7, high=1.3)
+        yield from facts.draft(UNREAD, parts, text + of.places(parts), gain_s=gain_s)
 
 
 def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
@@ -211,7 +211,7 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
         calls += [call, *touching]
         rows_in_all, looked_up = rows_in_all + rows, looked_up + indices
     text = f"{rows_in_all:,} rows are written and updated for {looked_up:,} that were looked up"
-    yield from facts.draft(SPARSE, calls, text, gain_s=spared_s, regime=Regime.MEMORY, low=0.6, high=1.3)
+    yield from facts.draft(SPARSE, calls, text, gain_s=spared_s, regime=Regime.MEMORY)
 
 
 RULES: Final = (constant, repeated, unread, mostly_zeros, anomaly, sparse_gradients)
