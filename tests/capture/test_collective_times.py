@@ -32,8 +32,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_rank_that_measures_alone_says_so_and_ends(folder: Path):
     text = (folder / "alone.txt").read_text()
-    assert text.startswith("None ")
-    assert "not measured: rank 1 runs the step, but does not measure it" in text
+    assert text.startswith("Measurement(2 steps")
+    assert "only the warm-up was timed: rank 1 runs the step, but does not measure it" in text
 
 
 def merged(folder: Path, name: str, world: int, *, untimed: int = 0) -> RankedAnalysis:

@@ -37,7 +37,9 @@ def recorded(step: Callable[[], Any]) -> Session:
     return recording.session
 
 
-def timed(session: Session, *, waits_s: float = 0.0, host: HostTime | None = None, op_s: float = OP_S) -> Analysis:
+def timed(
+    session: Session, *, waits_s: float = 0.0, host: HostTime | None = None, op_s: float = OP_S, device: Any = CPU
+) -> Analysis:
     """The session as if each op had taken ``op_s``, with gaps of ``GAP_S``, and the host had then waited."""
     count = len(session)
     starts = np.arange(count) * (op_s + GAP_S)
@@ -49,7 +51,7 @@ def timed(session: Session, *, waits_s: float = 0.0, host: HostTime | None = Non
         clock="given",
         host=host or HostTime(cpu_s=wall_s),
     )
-    return rl.analyze(replace(session, environment={}).with_measurement(measurement), CPU)
+    return rl.analyze(replace(session, environment={}).with_measurement(measurement), device)
 
 
 def ids(found: Diagnosis) -> list[str]:
@@ -353,3 +355,11 @@ def test_every_finding_has_an_id_of_its_own_which_the_reference_lists() -> None:
     rows += sorted([each.id, each.title, each.remedy, each.verify] for each in found)
     assert len({each.id for each in found}) == len(found)
     assert [*csv.reader(listed.splitlines())] == rows
+
+
+def test_products_of_any_rank_are_looked_at_on_a_gpu() -> None:
+    x, m = torch.randn(64), torch.randn(64, 64)
+    for step in (lambda: x @ x, lambda: m @ x, lambda: x @ m, lambda: m @ m, lambda: torch.stack([m, m]) @ m):
+        found = diagnose(timed(recorded(step), device=get("H100-SXM5-80GB")))
+        assert found.step_s > 0
+    assert "few-tiles" not in ids(diagnose(timed(recorded(lambda: x @ x), device=get("H100-SXM5-80GB"))))

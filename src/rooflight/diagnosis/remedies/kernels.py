@@ -129,8 +129,9 @@ def _why(op: OpSignature, cost: object, efficiency: float | None) -> Remedy | No
 
 
 def _of_product(op: OpSignature) -> Remedy | None:
-    *batch, m, n = op.outputs[0].shape if len(op.outputs[0].shape) > 1 else (1, *op.outputs[0].shape)
-    k = op.inputs[-1].shape[-2] if len(op.inputs[-1].shape) > 1 else 1
+    if not op.outputs or len(op.outputs[0].shape) < 2 or len(op.inputs[-1].shape) < 2:
+        return None
+    (*batch, m, n), k = op.outputs[0].shape, op.inputs[-1].shape[-2]
     short = {tensor.dtype for tensor in op.inputs} & {"float16", "bfloat16"}
     if short and any(size % _ALIGNED for size in (m, n, k) if size > _TILE):
         return TILES
