@@ -22,7 +22,7 @@ from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.values import Values, levels
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
-from rooflight.records.timeline import Compilation, HostLine, HostTime
+from rooflight.records.timeline import Between, Compilation, HostLine, HostTime, Run
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Diagnosis, Regime
 
@@ -363,3 +363,16 @@ def test_products_of_any_rank_are_looked_at_on_a_gpu() -> None:
         found = diagnose(timed(recorded(step), device=get("H100-SXM5-80GB")))
         assert found.step_s > 0
     assert "few-tiles" not in ids(diagnose(timed(recorded(lambda: x @ x), device=get("H100-SXM5-80GB"))))
+
+
+def test_a_loader_between_steps_is_hidden_by_no_more_than_the_step() -> None:
+    # nobody knows whether it slept, and how many cores are free: one worker beside the step is sure
+    session = recorded(a_step)
+    step_s = len(session) * (OP_S + GAP_S)
+    for loader_s, gain_s in ((10 * step_s, step_s), (step_s / 2, step_s / 2)):
+        between = (Between(name="loader", seconds=loader_s, share=loader_s / (loader_s + step_s)),)
+        run = Run(script="train.py", exit_code=0, between=between)
+        found = diagnose(timed(replace(session, run=run)))
+        first = next(finding for finding in found.findings if finding.id == "loader")
+        assert first.predicted_gain_s == pytest.approx(gain_s)
+        assert found.step_s == pytest.approx(loader_s + step_s)

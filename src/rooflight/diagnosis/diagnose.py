@@ -30,7 +30,7 @@ def diagnose(analysis: CostedSession) -> Diagnosis:
     regime = max(shares, key=lambda each: shares[each])
     findings = tuple(_findings(facts, _ranked(drafts)))
     return Diagnosis(
-        step_s=of.step_s,
+        step_s=of.whole_s,
         source=of.source,
         regime=regime,
         confidence=shares[regime],
@@ -57,7 +57,7 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
     of = facts.of
     cost = of.seconds + of.host_s
     left = np.ones(len(cost))
-    remaining_s = of.step_s
+    remaining_s = of.whole_s
     for draft in drafts:
         whole = float(cost[draft.calls].sum())
         share = float((cost * left)[draft.calls].sum()) / whole if whole else 1.0
@@ -69,7 +69,7 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             title=draft.remedy.title,
             regime=draft.regime,
             seconds_lost=draft.lost_s,
-            share=min(1.0, draft.lost_s / of.step_s),
+            share=min(1.0, draft.lost_s / of.whole_s),
             evidence=draft.evidence,
             remedy=draft.remedy.remedy,
             predicted_gain_s=draft.gain_s,
@@ -85,7 +85,7 @@ def _missing(facts: Facts) -> Iterable[str]:
     if of.source == "bound":
         yield "times: they are not measured here, and bounds alone say little (--predict adds them)"
     if of.on_cpu and of.measured and not of.lines:
-        yield "the host's lines: run the step (rooflight diagnose FILE:make_step)"
+        yield "lines of the host between ops: only a function of yours is sampled (train.py:make_step)"
     if len(of.records) > MOST_CALLS:
         yield f"values: the step has over {MOST_CALLS:,} ops"
     elif not facts.values.known:

@@ -84,7 +84,7 @@ class Facts:
             return
         lost_s = self.lost_s(these)
         gain = float(min(lost_s if gain_s is None else gain_s, self.of.step_s))
-        if gain >= LEAST * self.of.step_s > 0:
+        if gain >= LEAST * self.of.whole_s > 0:
             yield Draft(
                 remedy=remedy,
                 regime=regime or self.regime_of(these),
@@ -100,7 +100,7 @@ class Facts:
         self, remedy: Remedy, regime: Regime, lost_s: float, gain_s: float, evidence: str, low: float = 0.7
     ) -> Iterable[Draft]:
         """A draft of time in which the step waits, in no call."""
-        if gain_s >= LEAST * self.of.step_s > 0:
-            high_s = min(max(lost_s, 1.4 * gain_s), self.of.step_s)
+        if gain_s >= LEAST * self.of.whole_s > 0:
+            high_s = min(max(lost_s, 1.4 * gain_s), self.of.whole_s)
             yield Draft(remedy=remedy, regime=regime, evidence=evidence, lost_s=lost_s, gain_s=gain_s,
                         low_s=low * gain_s, high_s=max(gain_s, high_s), calls=np.empty(0, dtype=np.int64))  # fmt: skip

@@ -71,6 +71,12 @@ class Evidence:
         return totals.measured_s or (wall.time_s if wall else 0.0) or totals.op_bound_s
 
     @cached_property
+    def whole_s(self) -> float:
+        """Seconds of a step and, of a script's, of what lies before it."""
+        run = self.session.run
+        return self.step_s + sum(each.seconds for each in (run.between if run is not None else ()))
+
+    @cached_property
     def bound_s(self) -> Float64:
         """The bound of each call, 0 where it has none."""
         bounds = np.array([bound.time_s if bound else 0.0 for bound in self.analysis.bounds], dtype=np.float64)

@@ -62,8 +62,9 @@ class NotWorthIt(Fields, frozen=True, kw_only=True):
 
 
 class Diagnosis(Fields, frozen=True, kw_only=True):
-    """A step of ``step_s`` seconds, measured or predicted (``source``): its regime, ``shares`` of all regimes, those of
-    its phases and layers, the findings, what gains most first, what is not worth it, and which evidence was missing.
+    """A step of ``step_s`` seconds, measured or predicted (``source``), with what lies before it in a script: its
+    regime, ``shares`` of all regimes, those of its phases and layers, the findings, what gains most first, what is
+    not worth it, and which evidence was missing.
     """
 
     step_s: float

@@ -79,16 +79,17 @@ def loader(facts: Facts) -> Iterable[Draft]:
     lost_s, asleep_s, line = of.in_library("the data loader")
     waits = asleep_s > 0.5 * lost_s
     text = f"{Quantity(lost_s, 's')} a step {'asleep' if waits else 'busy'} in the data loader: {_at(line)}"
+    known, whole_s = True, of.step_s
     for each in run.between if run is not None else ():
         if each.name == "loader":
-            lost_s, waits = each.seconds, True
+            lost_s, known, whole_s = each.seconds, False, of.whole_s
             text = f"{Quantity(lost_s, 's')} before each step, {percent(each.share)} of the time"
     if of.idle is not None and of.idle.data_loader_s:
         lost_s, waits = of.idle.data_loader_s, True
         text = f"the device is idle for {Quantity(lost_s, 's')} while the host fetches a batch"
-    rest_s = max(0.0, of.step_s - lost_s)
+    rest_s = max(0.0, whole_s - lost_s)
     # workers share what sleeps; what computes needs cores that the step leaves free
-    gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s)
+    gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s) if known else min(lost_s, rest_s)
     yield from facts.waiting(LOADER, Regime.IDLE, lost_s, gain_s, text, 0.6)
 
 

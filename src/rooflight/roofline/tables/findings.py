@@ -49,7 +49,8 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
         top=top,
         wraps=("why", "what helps"),
         optional=("after those above", "id", "9 in 10"),
-        note=f"Seconds of a step of {Quantity(found.step_s, 's')} ({found.source}). Each gain is of the remedy alone.",
+        note=f"Seconds of a step of {Quantity(found.step_s, 's')} ({found.source}). Losses overlap; each gain is of "
+        "the remedy alone.",
     )
 
 
