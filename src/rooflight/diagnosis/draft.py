@@ -14,7 +14,8 @@ from rooflight.records.session import Int64
 from rooflight.roofline.findings import Regime
 
 _LOW, _HIGH = 0.55, 1.7
-"""Of a predicted gain, nine measured ones in ten lie between so much (docs/lab/promises.md)."""
+"""Factors of a predicted gain between which the measured one is looked for; it lies outside of them too often, see
+docs/lab/promises.md."""
 LEAST: Final = 0.03
 """A remedy that saves a smaller share of the step is no finding."""
 
@@ -58,10 +59,6 @@ class Facts:
         these = np.asarray(list(calls), dtype=np.int64)
         return self.of.gain(float(self.of.seconds[these].sum()) * share, float(self.of.host_s[these].sum()) * share)
 
-    def lost_s(self, calls: Int64) -> float:
-        """What calls take of the step."""
-        return self.spared(calls)
-
     def regime_of(self, calls: Int64) -> Regime:
         """What most of the time of calls goes to."""
         of = self.of
@@ -82,7 +79,7 @@ class Facts:
         these = np.unique(np.asarray(list(calls), dtype=np.int64))
         if not len(these):
             return
-        lost_s = self.lost_s(these)
+        lost_s = self.spared(these)
         gain = float(min(lost_s if gain_s is None else gain_s, self.of.step_s))
         if gain >= LEAST * self.of.whole_s > 0:
             yield Draft(

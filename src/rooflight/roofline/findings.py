@@ -35,8 +35,9 @@ class RegimeShare(Fields, frozen=True, kw_only=True):
 
 class Finding(Fields, frozen=True, kw_only=True):
     """A cause that takes ``seconds_lost`` of a step, ``share`` of it, of 1, and its remedy: alone it is predicted to
-    save ``predicted_gain_s``, nine times in ten between low and high. ``after_others_s`` is what it still saves once
-    all remedies before it are applied. ``verify``: how to see that it helped.
+    save ``predicted_gain_s``, between low and high: docs/lab/promises.md says how often that holds.
+    ``after_others_s`` is what it still saves once all remedies before it are applied. ``verify``: how to see that it
+    helped.
     """
 
     id: str

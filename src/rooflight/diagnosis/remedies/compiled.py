@@ -101,7 +101,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     if again:
         worst = max(again, key=lambda each: each.times)
         text = f"{worst.function}, {worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
-        # what runs eagerly again is about as much slower as the bounds of fused and single ops differ
+        # supposed: a third of the step, since nothing shows how long the code took while it was compiled
         yield from facts.waiting(RECOMPILES, Regime.OVERHEAD, of.step_s, max(in_torch_s, 0.3 * of.step_s), text, 0.5)
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:

@@ -43,12 +43,12 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
         ("why", "", lambda each: f"{each.title}: {each.evidence}"),
         ("what helps", "", lambda each: each.remedy),
         ("gains", "s", lambda each: each.predicted_gain_s),
-        ("9 in 10", "", _interval),
+        ("between", "", _interval),
         ("after those above", "s", lambda each: each.after_others_s),
         ("id", "", lambda each: each.id),
         top=top,
         wraps=("why", "what helps"),
-        optional=("after those above", "id", "9 in 10"),
+        optional=("after those above", "id", "between"),
         note=f"Seconds of a step of {Quantity(found.step_s, 's')} ({found.source}). Losses overlap; each gain is of "
         "the remedy alone.",
     )
@@ -63,7 +63,7 @@ def first_findings(found: Table) -> Table:
         for row in found.rows[:FIRST]
     ]
     columns = tuple(found.columns[place] for place in (lost, why, helps, gains, ends))
-    return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("9 in 10",), note="")
+    return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("between",), note="")
 
 
 def _first_part(text: str) -> str:
