@@ -22,7 +22,7 @@ from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.values import Values, levels
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
-from rooflight.records.timeline import Between, Compilation, HostLine, HostTime, Run
+from rooflight.records.timeline import Between, Compilation, HostLine, HostTime, Run, Within
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Diagnosis, Regime
 
@@ -170,7 +170,7 @@ def test_levels_tell_a_chain_from_calls_side_by_side() -> None:
 # -- remedies on the host
 
 
-def line(seconds: float, asleep_s: float, within: str = "", where: str = "data.py:31") -> HostLine:
+def line(seconds: float, asleep_s: float, within: Within = Within.ITSELF, where: str = "data.py:31") -> HostLine:
     return HostLine(where=where, function="Dataset.__getitem__", within=within, seconds=seconds, asleep_s=asleep_s)
 
 
@@ -181,7 +181,7 @@ def a_step() -> torch.Tensor:
 
 def test_a_sleeping_loader_is_named_with_its_line_and_gains_what_workers_hide() -> None:
     session = recorded(a_step)
-    host = HostTime(cpu_s=0.004, lines=(line(0.08, 0.079, "the data loader"), line(0.004, 0.0, where="m.py:3")))
+    host = HostTime(cpu_s=0.004, lines=(line(0.08, 0.079, Within.LOADER), line(0.004, 0.0, where="m.py:3")))
     found = diagnose(timed(session, waits_s=0.08, host=host))
     first = found.findings[0]
     assert (found.regime, first.id) == (Regime.IDLE, "loader")
@@ -192,7 +192,7 @@ def test_a_sleeping_loader_is_named_with_its_line_and_gains_what_workers_hide() 
 
 
 def test_workers_that_start_anew_are_told_from_a_slow_loader() -> None:
-    lines = (line(0.02, 0.0, "starting processes"), line(0.05, 0.05, "another process"), line(0.01, 0.0))
+    lines = (line(0.02, 0.0, Within.STARTING), line(0.05, 0.05, Within.PROCESS), line(0.01, 0.0))
     found = diagnose(timed(recorded(a_step), waits_s=0.07, host=HostTime(cpu_s=0.03, lines=lines)))
     assert ids(found)[0] == "workers-anew"
     assert "loader" not in ids(found)

@@ -19,7 +19,7 @@ from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
-from rooflight.records.timeline import HostLine, Idle, Timeline
+from rooflight.records.timeline import HostLine, Idle, Timeline, Within
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.host import SYNCS
@@ -31,7 +31,7 @@ _FLOOR: Final = 10  # percentile of the times of calls that work: what a call ta
 _LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
 
-WAITS: Final = ("the data loader", "starting processes", "another process", "compiling", "collectives")
+WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES)
 """What a line of the host may be in that is no op."""
 
 
@@ -209,7 +209,7 @@ class Evidence:
         measurement = self.analysis.measurement
         return measurement.host.lines if measurement is not None and measurement.host is not None else ()
 
-    def in_library(self, *within: str) -> tuple[float, float, HostLine | None]:
+    def in_library(self, *within: Within) -> tuple[float, float, HostLine | None]:
         """Seconds of a step in such library code, those asleep of them, and the line where it was longest. Sampled
         steps may be slower than timed ones: shares count.
         """

@@ -11,6 +11,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.diagnosis.draft import Facts
 from rooflight.records.record import Direction, outside_modules, phase_name
 from rooflight.records.session import Flags
+from rooflight.records.timeline import Within
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.findings import Regime, RegimeShare
 
@@ -31,8 +32,8 @@ def shares_of(facts: Facts) -> Mapping[Regime, float]:
         seconds[Regime.COMMUNICATION] += idle.rank_s
         seconds[Regime.OVERHEAD] += idle.host_late_s + idle.launch_s
     elif of.on_cpu and of.analysis.totals.measured_s:
-        waits_s = max(of.asleep_s, of.in_library("the data loader", "starting processes", "another process")[0])
-        exchange_s = max(0.0, of.in_library("collectives")[0] - seconds[Regime.COMMUNICATION])
+        waits_s = max(of.asleep_s, of.in_library(Within.LOADER, Within.STARTING, Within.PROCESS)[0])
+        exchange_s = max(0.0, of.in_library(Within.COLLECTIVES)[0] - seconds[Regime.COMMUNICATION])
         gaps_s = of.long_gaps_s if of.measured else waits_s + exchange_s
         seconds[Regime.IDLE] += min(waits_s, gaps_s)
         seconds[Regime.COMMUNICATION] += exchange_s

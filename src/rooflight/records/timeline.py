@@ -240,16 +240,29 @@ class Timeline(RunTime):
 # -- what the host did in a measured step
 
 
+class Within(StrEnum):
+    """What a line of the program waits for or runs: library code, or nothing but itself."""
+
+    ITSELF = ""
+    STARTING = "starting processes"
+    COMPILING = "compiling"
+    LOADER = "the data loader"
+    COLLECTIVES = "collectives"
+    OPTIMIZER = "the optimizer"
+    CHECKPOINTING = "checkpointing"
+    BACKWARD = "backward"
+    PROCESS = "another process"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
     """Where the host's thread was for ``seconds`` of a step, and ``asleep_s`` of them without using its CPU: at a line
-    of the program's own, ``where`` (``data.py:31``, empty if none), in ``function``. ``within`` says what that waited
-    for or ran, one of ``capture.time.host_lines.WITHIN``; empty for the line itself.
+    of the program's own, ``where`` (``data.py:31``, empty if none), in ``function``, ``within`` such code.
     """
 
     where: str
     function: str
-    within: str
+    within: Within
     seconds: float
     asleep_s: float
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from rooflight.records.timeline import HostLine
+from rooflight.records.timeline import HostLine, Within
 
 INTERVAL_S: Final = 1e-3
 LEAST_S: Final = 0.1
@@ -25,25 +25,26 @@ _MOST_LINES: Final = 12
 _MOST_STEPS: Final = 50
 _SWITCH_S: Final = 2e-4  # a thread that runs Python gives the lock up so often, so that samples are on time
 
-WITHIN: Final = (
-    ("multiprocessing/popen_", "starting processes"),
-    ("torch/_dynamo/convert_frame.py", "compiling"),
-    ("torch/_inductor/compile", "compiling"),
-    ("torch/utils/data/", "the data loader"),
-    ("torch/distributed/", "collectives"),
-    ("torch/optim/", "the optimizer"),
-    ("torch/utils/checkpoint.py", "checkpointing"),
-    ("torch/autograd/", "backward"),
-    ("multiprocessing/", "another process"),
+_WITHIN: Final = (
+    ("multiprocessing/popen_", Within.STARTING),
+    ("torch/_dynamo/convert_frame.py", Within.COMPILING),
+    ("torch/_inductor/compile", Within.COMPILING),
+    ("torch/utils/data/", Within.LOADER),
+    ("torch/distributed/", Within.COLLECTIVES),
+    ("torch/optim/", Within.OPTIMIZER),
+    ("torch/utils/checkpoint.py", Within.CHECKPOINTING),
+    ("torch/autograd/", Within.BACKWARD),
+    ("multiprocessing/", Within.PROCESS),
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
+_CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
 _OURS: Final = str(Path(__file__).parents[2])
 _LIBRARIES: Final = (
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen", _OURS,
 )  # fmt: skip
 
-Key = tuple[CodeType | None, int, str]
+Key = tuple[CodeType | None, int, Within]
 
 
 class HostLines:
@@ -54,7 +55,7 @@ class HostLines:
         self._thread = threading.get_ident()
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._found: dict[Key, list[float]] = {}
-        self._places: dict[CodeType, str | None] = {}
+        self._places: dict[CodeType, Within | None] = {}
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -105,7 +106,7 @@ class HostLines:
 
     def _key(self, frame: FrameType) -> Key:
         """The innermost line of the program's own, and what library code it is in."""
-        within, each = "", frame
+        within, each = Within.ITSELF, frame
         while each is not None:
             place = self._place(each.f_code)
             if place is None:
@@ -113,19 +114,19 @@ class HostLines:
             within, each = within or place, each.f_back  # type: ignore[assignment]
         return None, 0, within
 
-    def _called_by(self, frame: FrameType | None) -> str:
+    def _called_by(self, frame: FrameType | None) -> Within:
         """What library code calls the program's line: the loader its dataset, checkpointing or backward a function."""
         while frame is not None:
             if place := self._place(frame.f_code):
-                return place if place in ("the data loader", "checkpointing", "backward") else ""
+                return place if place in _CALLERS else Within.ITSELF
             frame = frame.f_back
-        return ""
+        return Within.ITSELF
 
-    def _place(self, code: CodeType) -> str | None:
-        """What a library's code does, empty for nothing that has a name; None for the program's own."""
+    def _place(self, code: CodeType) -> Within | None:
+        """What a library's code does, itself for nothing that has a name; None for the program's own."""
         if code not in self._places:
             file = code.co_filename
-            named = next((name for part, name in WITHIN if part in file), "")
+            named = next((name for part, name in _WITHIN if part in file), Within.ITSELF)
             self._places[code] = named if file.startswith(_LIBRARIES) else None
         return self._places[code]
 

@@ -11,6 +11,7 @@ from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.prediction.gain.gain import predicted_gain
 from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
+from rooflight.records.timeline import Within
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Regime
 
@@ -95,7 +96,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     if measurement is None or measurement.host is None:
         return
     seen = measurement.host.compilations
-    in_torch_s, _, _ = of.in_library("compiling")
+    in_torch_s, _, _ = of.in_library(Within.COMPILING)
     limited = [each for each in seen if each.limited]
     again = limited or [each for each in seen if each.times > 1 and in_torch_s > 0.05 * of.step_s]
     if again:

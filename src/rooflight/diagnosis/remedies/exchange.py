@@ -10,6 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.remedies.waiting import RANK
 from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.timeline import Within
 from rooflight.roofline.findings import Regime
 
 SMALL: Final = Remedy(
@@ -34,7 +35,7 @@ def small(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     calls = np.flatnonzero(of.collectives)
     tiny = [call for call in calls.tolist() if of.ops[call].input_bytes <= _SMALL_BYTES]
-    waited_s, _, line = of.in_library("collectives")
+    waited_s, _, line = of.in_library(Within.COLLECTIVES)
     if len(tiny) < 4:
         return
     took_s = max(facts.spared(tiny), waited_s * len(tiny) / max(1, len(calls)))
@@ -67,7 +68,7 @@ def exposed(facts: Facts) -> Iterable[Draft]:
 def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
     """Waits in collectives that their bytes do not explain: another rank comes late."""
     of = facts.of
-    waited_s, asleep_s, line = of.in_library("collectives")
+    waited_s, asleep_s, line = of.in_library(Within.COLLECTIVES)
     calls = np.flatnonzero(of.collectives)
     if not of.on_cpu or line is None or not len(calls):
         return

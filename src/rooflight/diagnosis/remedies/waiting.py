@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import WAITS
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import HostLine
+from rooflight.records.timeline import HostLine, Within
 from rooflight.roofline.findings import Regime
 
 LOADER: Final = Remedy(
@@ -62,10 +62,10 @@ def _at(line: HostLine | None) -> str:
 
 def workers(facts: Facts) -> Iterable[Draft]:
     """Processes that start in the step, and the waits of those who start them."""
-    started_s, _, line = facts.of.in_library("starting processes")
+    started_s, _, line = facts.of.in_library(Within.STARTING)
     if line is None or started_s < 0.01 * facts.of.step_s:
         return
-    waited_s, _, _ = facts.of.in_library("another process", "the data loader")
+    waited_s, _, _ = facts.of.in_library(Within.PROCESS, Within.LOADER)
     lost_s = started_s + waited_s
     text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {_at(line)}"
     yield from facts.waiting(WORKERS, Regime.IDLE, lost_s, 0.85 * lost_s, text)
@@ -74,9 +74,9 @@ def workers(facts: Facts) -> Iterable[Draft]:
 def loader(facts: Facts) -> Iterable[Draft]:
     """The data loader, in the step or between steps."""
     of, run = facts.of, facts.of.session.run
-    if facts.of.in_library("starting processes")[0] > 0.01 * of.step_s:
+    if facts.of.in_library(Within.STARTING)[0] > 0.01 * of.step_s:
         return
-    lost_s, asleep_s, line = of.in_library("the data loader")
+    lost_s, asleep_s, line = of.in_library(Within.LOADER)
     waits = asleep_s > 0.5 * lost_s
     text = f"{Quantity(lost_s, 's')} a step {'asleep' if waits else 'busy'} in the data loader: {_at(line)}"
     known, whole_s = True, of.step_s
