@@ -46,6 +46,15 @@ def test_a_calibration_is_read_as_it_was_saved(cache):
     assert json.loads(path.read_text())["schema"] == "rooflight.calibration/1"
 
 
+@pytest.mark.parametrize("words", ["", ", beside other programs"])
+def test_a_file_from_before_there_was_the_field_says_in_words_that_others_ran(words):
+    path = calibrations.save(replace(GPU, roofs=replace(GPU.roofs, source=f"calibration{words}; raised by a program")))
+    written = json.loads(path.read_text())
+    assert written["roofs"].pop("disturbed") is False
+    path.write_text(json.dumps(written))
+    assert calibrations.load(GPU.fingerprint).roofs.disturbed == bool(words)
+
+
 def test_saving_again_takes_the_place_of_the_old():
     first = calibrations.save(GPU)
     newer = replace(GPU, measured_at="2026-02-02T00:00:00+00:00")

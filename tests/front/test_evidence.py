@@ -93,6 +93,17 @@ def test_what_proves_nothing_raises_nothing(seconds):
     assert calibrations.load("toy").roofs == ROOFS
 
 
+@pytest.mark.usefixtures("kept")
+def test_roofs_measured_beside_other_programs_are_raised_by_any_factor():
+    roofs = replace(ROOFS, disturbed=True)
+    calibrations.save(replace(calibrations.load("toy"), roofs=roofs))
+    analysis = with_evidence(Analysis(session(0.002 / 6.3), replace(CPU, calibrated=roofs)))
+    assert analysis.device.dram_bytes_per_s == pytest.approx(6.3 * 4e10, rel=1e-3)
+    assert analysis.contradictions == ()
+    assert calibrations.load("toy").roofs == analysis.device.calibrated
+    assert calibrations.load("toy").roofs.disturbed
+
+
 def test_another_devices_roofs_and_datasheets_stay():
     gpu = replace(CPU, kind="cuda", calibrated=None, datasheet=ROOFS)
     before = Analysis(session(0.0016), gpu)

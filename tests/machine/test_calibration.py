@@ -225,3 +225,8 @@ def test_roofs_measured_beside_other_programs_say_so(monkeypatch):
     assert found.environment[calibration.BUSY] == "38 %"
     assert calibration.busy_share(found) == 0.38
     assert found.roofs.source.endswith(", beside other programs")
+    assert found.roofs.disturbed
+    quiet = replace(found, roofs=replace(found.roofs, disturbed=False))
+    assert calibration.raised(found, found).roofs.disturbed
+    assert not calibration.raised(found, quiet).roofs.disturbed  # none is lower than that of the quiet one
+    assert not calibration.raised(quiet, found).roofs.disturbed

@@ -6,7 +6,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,8 @@ DeviceKind = Literal["cpu", "cuda"]
 """What can be at hand and measured."""
 
 
+DISTURBED: Final = ", beside other programs"
+"""In the source of roofs: they were measured while other programs ran."""
 _RATES: Final = (1e6, 1e21)  # FLOP/s and B/s: below is no computer, above no device for decades
 _LATENCIES: Final = (1e-9, 1.0)
 
@@ -137,8 +139,11 @@ def _read(path: Path) -> Calibration:
 @lru_cache(maxsize=64)
 def _read_once(path: Path, version: tuple[int, ...]) -> Calibration:  # noqa: ARG001
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=Calibration)
+        content = path.read_bytes()
+        found = msgspec.json.decode(content, type=Calibration)
         _refuse_impossible(found.roofs)
+        if b'"disturbed"' not in content:  # a file from before there was this field
+            found = replace(found, roofs=replace(found.roofs, disturbed=DISTURBED in found.roofs.source))
         return found
     except OSError as error:
         raise ValueError(_broken(path, error.strerror or "cannot be read")) from None

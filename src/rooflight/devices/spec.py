@@ -76,6 +76,7 @@ class Roofs:
     ``matrix_flops_per_s`` and ``vector_flops_per_s`` map a precision (``records.dtypes.PRECISIONS``) to dense FLOP/s;
     a missing key is unknown or unsupported, never zero. ``memory`` runs from the level nearest to the arithmetic to
     main memory, which is last. ``threads`` of a CPU reached them together; None for what has no threads of torch's.
+    ``disturbed``: other programs ran while they were measured, so that they may be several times too low.
     Raises ValueError for an unknown precision and for figures that are not positive.
     """
 
@@ -85,6 +86,7 @@ class Roofs:
     memory: tuple[MemoryLevel, ...] = ()
     launch_latency_s: float | None = None
     threads: int | None = None
+    disturbed: bool = False
 
     def __post_init__(self) -> None:
         _check_peaks("matrix", self.matrix_flops_per_s)

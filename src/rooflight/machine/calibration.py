@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration, DeviceKind
+from rooflight.devices.calibrations import DISTURBED, Calibration, DeviceKind
 from rooflight.devices.spec import MemoryLevel, Roofs
 from rooflight.machine import cpu, cuda, environment
 from rooflight.machine.cpu_load import Bystander
@@ -91,10 +91,10 @@ def _calibrate(kind: DeviceKind, progress: Progress | None, *, quick: bool, cloc
     if others is not None:
         facts[BUSY] = f"{others:.0%}".replace("%", " %")
     threads = "" if kind == "cuda" else f", {count_of(environment.threads_here(), 'thread')}"
-    source = f"calibration on {name}{threads}, {now[:10]}{', quick' if quick else ''}"
-    if others is not None and others >= BUSY_SHARE:
-        source += ", beside other programs"
+    disturbed = others is not None and others >= BUSY_SHARE
+    source = f"calibration on {name}{threads}, {now[:10]}{', quick' if quick else ''}{DISTURBED if disturbed else ''}"
     roofs = _cuda_roofs(figures, source) if kind == "cuda" else _cpu_roofs(figures, source)
+    roofs = replace(roofs, disturbed=disturbed)
     return Calibration(
         fingerprint=fingerprint, device_name=name, kind=kind, roofs=roofs, measured_at=now, environment=facts
     )
@@ -117,6 +117,7 @@ def raised(measured: Calibration, earlier: Calibration) -> Calibration:
             for level in new.memory
         ),
         launch_latency_s=min(latencies, default=None),
+        disturbed=new.disturbed and old.disturbed,
     )
     reached, before = _rates_by_probe(new), _rates_by_probe(old)
     facts = dict(measured.environment)
