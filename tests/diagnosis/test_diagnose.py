@@ -376,3 +376,41 @@ def test_a_loader_between_steps_is_hidden_by_no_more_than_the_step() -> None:
         first = next(finding for finding in found.findings if finding.id == "loader")
         assert first.predicted_gain_s == pytest.approx(gain_s)
         assert found.step_s == pytest.approx(loader_s + step_s)
+
+
+def on_a_gpu(step: Callable[[], Any], **environment: str) -> Diagnosis:
+    """The diagnosis of a step on meta tensors, predicted for a GPU."""
+    session = recorded(step)
+    session = replace(session, environment={**session.environment, **environment})
+    return diagnose(rl.analyze(session, "H100-SXM5-80GB", predictor=rl.Predictor()))
+
+
+@pytest.mark.parametrize(("pins", "first", "gain_s"), [("no", "pageable-copy", 1 / 9e9 - 1 / 53.6e9), ("yes", None, 0)])
+def test_copies_from_pageable_memory_take_longer_than_pinned_ones(pins: str, first: str | None, gain_s: float) -> None:
+    host = torch.empty(32 << 20)
+    weight = torch.empty(32 << 20, device="meta")
+
+    found = on_a_gpu(lambda: host.to("meta") * weight, pins_memory=pins)
+
+    of_copies = {each.id: each.predicted_gain_s for each in found.findings}
+    assert of_copies.get("pageable-copy", 0.0) == pytest.approx(gain_s * 4 * (32 << 20), rel=0.05)
+    assert not {"copies", "poor-bandwidth", "compile"} & set(of_copies)  # the link is slow, and nothing can be merged
+    if first:
+        assert found.findings[0].id == first
+
+
+def test_copies_in_turn_with_work_are_told_to_overlap() -> None:
+    parts, weight = [torch.empty(4096, 4096) for _ in range(8)], torch.empty(4096, 4096, device="meta")
+
+    def step() -> None:
+        for part in parts:
+            at = part.to("meta")
+            for _ in range(4):
+                at = at @ weight
+
+    found = on_a_gpu(step, pins_memory="yes")
+
+    overlap = next(each for each in found.findings if each.id == "copy-overlap")
+    copies_s = 8 * 4 * 4096**2 / (0.85 * 63.015e9)
+    # what is shorter than the products hides behind them, but for the first part
+    assert overlap.predicted_gain_s == pytest.approx(copies_s * 7 / 8, rel=0.1)

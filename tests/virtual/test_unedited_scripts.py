@@ -128,3 +128,16 @@ def test_a_step_of_many_slow_backward_passes_is_waited_for(tmp_path):
     session, _, _ = run_on(tmp_path, tmp_path / "slow.py", options=("--skip", "0"))
     assert session.run.step.name == "SGD.step"
     assert len(calls_of(session, "aten::addmm")) == 7
+
+
+def test_a_function_is_a_step_and_pinned_memory_is_known(tmp_path):
+    script = tmp_path / "it.py"
+    for pin in ("False", "True"):
+        script.write_text(
+            f"import torch\nhost = torch.ones(64, 64, pin_memory={pin})\ndef step(a):\n"
+            "    with torch.cuda.nvtx.range('step'):\n        token = torch.cuda.nvtx.range_start('copy')\n"
+            "        a = a.cuda() @ a.cuda()\n        torch.cuda.nvtx.range_end(token)\n    return a\nstep(host)\n"
+        )
+        session, _, _ = run_on(tmp_path, script, options=("--skip", "0", "--step", f"function:{script}:step"))
+        assert len(calls_of(session, "aten::mm")) == 1
+        assert session.environment["pins_memory"] == ("yes" if pin == "True" else "no")

@@ -22,7 +22,7 @@ from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.records.timeline import HostLine, Idle, Timeline, Within
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
-from rooflight.roofline.host import SYNCS
+from rooflight.roofline.host import SYNCS, crosses
 
 LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a tenth of it
 _USUAL_GAP_S: Final = 1e-5
@@ -274,6 +274,11 @@ class Evidence:
     def collectives(self) -> Flags:
         """Calls that exchange with other ranks."""
         return self.where_op(kind_of(op.name) is not None for op in self.session.signatures)
+
+    @cached_property
+    def crosses(self) -> Flags:
+        """Copies between host and device."""
+        return self.where_op(map(crosses, self.session.signatures))
 
     @cached_property
     def syncs(self) -> Flags:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rooflight.costs.cost import OpCost
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.diagnosis.diagnose import diagnose
@@ -16,15 +18,16 @@ from rooflight.front.device import Progress, find_device, find_what_if, log_prog
 from rooflight.front.evidence import with_evidence
 from rooflight.front.options import PLAIN, ReadOn, TraceOptions
 from rooflight.front.sources import read_session
-from rooflight.records.estimate import Estimate
+from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity
-from rooflight.records.session import DECODED, Session
+from rooflight.records.session import DECODED, PINS, Session
 from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
 from rooflight.roofline.decode_formats import lighter_ops
-from rooflight.roofline.host import Host, with_host_scalars
+from rooflight.roofline.host import Host, crossing_s, with_host_scalars
 from rooflight.roofline.tables.report import token_time
 
 if TYPE_CHECKING:
@@ -133,8 +136,53 @@ def _estimates(
     found: dict[OpSignature, Estimate | None] = {}
     for precision, each in by_precision.items():
         works = [(op,) for op in each]
-        found |= zip(each, predictor.predict_many(works, as_it_ran(analysis.device, precision)), strict=True)
-    return found
+        device = as_it_ran(analysis.device, precision)
+        found |= zip(each, predictor.predict_many(works, device), strict=True)
+        if precision == "tfloat32":
+            found |= _as_halves(found, each, analysis, predictor)
+    pins = analysis.session.environment.get(PINS) == "yes"
+    return {op: _crossing(found[op], crossing_s(op, analysis.device, pins=pins)) for op in found}
+
+
+def _as_halves(
+    found: Mapping[OpSignature, Estimate | None], ops: Iterable[OpSignature], analysis: Analysis, predictor: Predictor
+) -> dict[OpSignature, Estimate | None]:
+    """Products in TF32, of which most measured tables have none: they take no longer than those of 16 bits, times the
+    ratio of the peaks, and of the bytes.
+    """
+    device = analysis.device
+    full, half = device.matrix_peak("tfloat32"), device.matrix_peak("bfloat16")
+    costs = dict(zip(analysis.session.signatures, analysis.costs, strict=True))
+    products = {op: cost for op, cost in costs.items() if isinstance(cost, OpCost) and cost.matrix_flops}
+    mine = [op for op in ops if op in products and found[op] is not None]
+    if not mine or not full or not half:
+        return {}
+    short = [(_in_halves(op),) for op in mine]
+    times = max(2.0, half / full)
+    known: dict[OpSignature, Estimate | None] = {}
+    for op, halved in zip(mine, predictor.predict_many(short, device), strict=True):
+        estimate = found[op]
+        if estimate is not None and halved is not None and times * halved.on_device.time_s < estimate.on_device.time_s:
+            short_s = halved.on_device
+            time_s, low_s, high_s = (times * each for each in (short_s.time_s, short_s.low_s, short_s.high_s))
+            scaled = replace(short_s, time_s=time_s, low_s=low_s, high_s=high_s)
+            known[op] = scaled.with_bound(estimate.bound_s)
+    return known
+
+
+def _in_halves(op: OpSignature) -> OpSignature:
+    def short(tensors: Iterable[TensorSpec]) -> tuple[TensorSpec, ...]:
+        return tuple(replace(each, dtype="bfloat16") if each.dtype == "float32" else each for each in tensors)
+
+    return replace(op, inputs=short(op.inputs), outputs=short(op.outputs))
+
+
+def _crossing(estimate: Estimate | None, link_s: float) -> Estimate | None:
+    """The estimate of a copy between host and device, which takes so long on its link."""
+    if estimate is None or estimate.time_s >= link_s:
+        return estimate
+    return replace(estimate, time_s=link_s, low_s=max(estimate.low_s, 0.6 * link_s), source=Source.TYPICAL,
+                   high_s=max(estimate.high_s, 1.7 * link_s), launch_s=0.0)  # fmt: skip
 
 
 def compiled_decode(analysis: Analysis) -> list[str]:

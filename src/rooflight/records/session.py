@@ -119,6 +119,8 @@ COMPILED: Final = "compiled"
 that a compiler wrote are among the ops, as in a trace.
 """
 AS_KERNELS: Final = "as kernels"
+PINS: Final = "pins_memory"
+"""In a session's environment: "yes" or "no", whether the script pinned memory of the host, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

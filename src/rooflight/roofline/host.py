@@ -23,6 +23,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, traits_of
+from rooflight.devices.spec import DeviceSpec
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int32, Int64, Session, owners
@@ -55,6 +56,12 @@ _BYTES_A_UNIT: Final = 45_000
 """What an op on larger tensors of the host's moves in the time of one eager call: 5 GB/s on a typical host, new memory
 included. One thread here stacks, casts and scales images at 2 to 3 GB/s beside other programs.
 """
+PAGEABLE_BYTES_PER_S: Final = 9e9
+"""Of copies from and to memory that is not pinned, which the driver moves by way of its own: 58 ms for 512 MB beside a
+B200 (measured_pairs), 6 to 12 GB/s beside others.
+"""
+_OF_THE_LINK: Final = 0.85
+"""Pinned copies reach 24 to 27 of PCIe 4.0's 31.5 GB/s, and 50 to 55 of PCIe 5.0's 63."""
 _COPIES: Final = frozenset({"aten::_to_copy", "aten::copy_", "aten::_foreach_copy_"})
 _BACKWARD: Final = 0.8  # of the forward op's: autograd calls it from C++, without Python
 SYNCS: Final = frozenset({"aten::_local_scalar_dense", "aten::item", "aten::nonzero", "aten::is_nonzero"})
@@ -270,9 +277,30 @@ def device_cost_of(op: OpSignature) -> OpCost | Uncosted:
     if ON_HOST in op.attributes:
         return OpCost()
     cost = cost_of(op)
-    if isinstance(cost, Uncosted) or not (FROM_HOST in op.attributes or TO_HOST in op.attributes):
+    if isinstance(cost, Uncosted) or not crosses(op):
         return cost
     return replace(cost, bytes_read=0) if FROM_HOST in op.attributes else replace(cost, bytes_written=0)
+
+
+def crosses(op: OpSignature) -> bool:
+    """Whether an op copies between the host's memory and the device's."""
+    return FROM_HOST in op.attributes or TO_HOST in op.attributes
+
+
+def pinned_bytes_per_s(device: DeviceSpec) -> float | None:
+    """At which speed pinned memory of the host is copied; None where the device's link to it is not known."""
+    fastest = max((link.bytes_per_s or 0.0 for link in device.links if link.name.startswith("PCIe")), default=0.0)
+    return _OF_THE_LINK * fastest or None
+
+
+def crossing_s(op: OpSignature, device: DeviceSpec, *, pins: bool) -> float:
+    """Seconds that a copy between host and device takes on the link; 0 for any other op. ``pins``: from pinned memory,
+    else from any.
+    """
+    if not crosses(op):
+        return 0.0
+    speed = (pinned_bytes_per_s(device) if pins else None) or PAGEABLE_BYTES_PER_S
+    return op.output_bytes / speed
 
 
 def in_device_memory(session: Session) -> Session:

@@ -22,10 +22,10 @@ from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int64, Session
-from rooflight.records.signature import FROM_HOST, ON_HOST, TO_HOST, OpSignature
+from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.bound import Bound
 from rooflight.roofline.fusion.ops import touched_by
-from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, units_of
+from rooflight.roofline.host import IN_THE_OPS, SYNCS, Host, crosses, units_of
 
 _UNSHOWN = "outside of what was measured"
 
@@ -369,7 +369,7 @@ def queue_of(session: Session, costs: Sequence[OpCost | Uncosted]) -> Queue:
 
 
 def _waits_for_copy(op: OpSignature) -> bool:
-    return (FROM_HOST in op.attributes or TO_HOST in op.attributes) and not op.attribute("non_blocking")
+    return crosses(op) and not op.attribute("non_blocking")
 
 
 def _waits(session: Session, counted: Int64, sends: Flags) -> Int64:

@@ -161,7 +161,7 @@ def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
         "memory_cached": used["reserved"], "max_memory_cached": used["reserved"],
         "device_memory_used": used["reserved"], "get_allocator_backend": "native", "list_gpu_processes": "",
         "caching_allocator_alloc": 0, "nccl.version": (2, 27, 3), "nccl.is_available": True,
-        "nvtx.range_push": 0, "nvtx.range_pop": 0, "nvtx.mark": None,
+        "nvtx.range_push": 0, "nvtx.range_pop": 0, "nvtx.mark": None, "nvtx.range_start": 0, "nvtx.range_end": None,
     }  # fmt: skip
     nothing = (
         "init _lazy_init synchronize empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state "

@@ -81,6 +81,7 @@ class Child:
         from rooflight.capture.record.constants import know_fakes
         from rooflight.capture.run import hooks as run_hooks
         from rooflight.capture.run.finder import StepFinder
+        from rooflight.capture.run.launch import mark_function
         from rooflight.records.timeline import StepKind
         from rooflight.virtual import absent, api, block_masks, groups, hooks, operators, shapes, stand_ins, tensors
         from rooflight.virtual.mode import VirtualMode
@@ -100,8 +101,22 @@ class Child:
         only = StepKind(program.only) if program.only else None
         self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
         run_hooks.install(self.finder)
+        if only is StepKind.FUNCTION:
+            file, _, name = program.named.rpartition(":")
+            mark_function(file, name, self._as_step)
         self._watch()
         del torch
+
+    def _as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.finder.function_begins()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.finder.function_ended()
+
+        return run
 
     def _watch(self) -> None:
         """End when the step is recorded; say how far the script is."""
@@ -183,7 +198,7 @@ class Child:
         BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
     def _as_virtual(self, session: Session) -> Session:
-        from rooflight.records.session import COMPILED
+        from rooflight.records.session import COMPILED, PINS
         from rooflight.records.timeline import VirtualRun
 
         wanted = self.wanted
@@ -194,6 +209,7 @@ class Child:
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
         kind = {} if self.mode.was_used() else {"device_kind": "cpu"}
         environment = {**session.environment, **described, **kind, **({COMPILED: "yes"} if self.compiled else {})}
+        environment[PINS] = "yes" if self.mode.pins else "no"
         return replace(session, run=run, environment=environment, measurement=None)
 
 

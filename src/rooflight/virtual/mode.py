@@ -94,6 +94,7 @@ class VirtualMode(TorchDispatchMode):
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.values, self.answers = Values(), Answers()
         self.device = torch.device("cuda", 0)
+        self.pins = False  # whether the script pinned memory of the host
         self._facts: dict[int, Facts] = {}
         self._known: dict[Any, Any] = {}
         self._foreign: dict[type, bool] = {}
@@ -134,7 +135,7 @@ class VirtualMode(TorchDispatchMode):
         if not any(isinstance(each, FakeTensor) for each in tensors):
             device = kwargs.get("device")
             if device is None or torch.device(device).type != "cuda":
-                return func(*args, **({**kwargs, "pin_memory": False} if kwargs.get("pin_memory") else kwargs))
+                return func(*args, **self._unpinned(kwargs))
         return self._run(func, facts, args, kwargs, tensors)
 
     def is_foreign(self, kind: type) -> bool:
@@ -158,8 +159,7 @@ class VirtualMode(TorchDispatchMode):
     ) -> Any:
         if "device" in kwargs:
             kwargs = {**kwargs, "device": self.with_index(kwargs["device"])}
-        if kwargs.get("pin_memory"):
-            kwargs = {**kwargs, "pin_memory": False}
+        kwargs = self._unpinned(kwargs)
         written = _written(facts, args, kwargs)
         if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
             return func(*tree_map(self.real_of, args), **tree_map(self.real_of, kwargs))
@@ -186,6 +186,12 @@ class VirtualMode(TorchDispatchMode):
                 return func(*given, **named), True
         except (DynamicOutputShapeException, DataDependentOutputException):
             return self.sized(self, func, args, kwargs), False
+
+    def _unpinned(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not kwargs.get("pin_memory"):
+            return kwargs
+        self.pins = True
+        return {**kwargs, "pin_memory": False}
 
     def with_index(self, device: Any) -> Any:
         """A device with its index, as torch gives it to tensors."""
@@ -469,7 +475,8 @@ def _copy(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[st
     return NotImplemented
 
 
-def _as_it_is(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _pinned(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    mode.pins = True
     return args[0]
 
 
@@ -491,7 +498,7 @@ HANDLERS: Final[dict[Any, Handler]] = {
     _aten.is_nonzero.default: _is_nonzero,
     _aten._to_copy.default: _move,
     _aten.copy_.default: _copy,
-    _aten._pin_memory.default: _as_it_is,
+    _aten._pin_memory.default: _pinned,
     _aten.is_pinned.default: _is_pinned,
     _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,
 }

@@ -81,10 +81,14 @@ def _leave_to_python(mode: VirtualMode) -> None:
             return self.to("cuda", made.dtype)  # type: ignore[attr-defined]
         return convert(self, *([] if dtype is None else [dtype]), *args, **kwargs)
 
+    def pinned(self: torch.Tensor, *_: Any) -> torch.Tensor:
+        mode.pins = True
+        return self
+
     tensor.type = as_type
     tensor.__format__ = as_text
     tensor.record_stream = lambda _self, _stream: None
-    tensor.pin_memory = lambda self, *_: self
+    tensor.pin_memory = pinned
     tensor.is_pinned = lambda _self, *_: True
 
 

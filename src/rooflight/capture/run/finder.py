@@ -335,8 +335,8 @@ class StepFinder:
         """It returned, or raised."""
         if self._mine() and self.begun:
             now = perf_counter_ns()
-            self.recorder.keep(StepKind.FUNCTION)
             self._add(self.by_function, now, 0)
+            self.recorder.keep(StepKind.FUNCTION)  # last: what runs elsewhere ends with it
             self.begun, self.waits.last_event = 0, now
 
     def phase_changes(self, name: str) -> None:

@@ -13,6 +13,7 @@ from rooflight.diagnosis.remedies import (
     optimizer,
     precision,
     size,
+    transfers,
     waiting,
     waste,
 )
@@ -25,6 +26,7 @@ RULES: Final = (
     *precision.RULES,
     *optimizer.RULES,
     *exchange.RULES,
+    *transfers.RULES,
     *compiled.RULES,
     *kernels.RULES,
     *size.RULES,

@@ -76,7 +76,7 @@ EXPERTS: Final = Remedy(
     waste=False,
 )
 _TILE: Final = 128
-_UNITS: Final = 100  # a large GPU has at least so many
+UNITS: Final = 100  # of a large GPU whose number is not known
 _ALIGNED: Final = 8
 _SHORT: Final = 512
 _FAR: Final = 0.5  # an efficiency below it is far from the bound
@@ -92,10 +92,10 @@ def kernels(facts: Facts) -> Iterable[Draft]:
     for number, (op, cost) in enumerate(zip(of.session.signatures, of.analysis.costs, strict=True)):
         calls = np.flatnonzero(of.signature == number)
         took_s, bound_s = float(of.seconds[calls].sum()), float(of.bound_s[calls].sum())
-        if took_s < 0.01 * of.step_s or not of.step_s or of.collectives[calls[0]]:
+        if took_s < 0.01 * of.step_s or not of.step_s or (of.collectives | of.crosses)[calls[0]]:
             continue
         efficiency = bound_s / took_s if bound_s else None
-        remedy = _why(op, cost, efficiency)
+        remedy = _why(op, cost, efficiency, of.analysis.device.unit_count or UNITS)
         if remedy is not None:
             found.setdefault(remedy, []).extend(calls.tolist())
     for remedy, those in found.items():
@@ -111,8 +111,8 @@ def kernels(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(remedy, calls, text, gain_s=gain_s, regime=regime, low=0.3, high=1.4)
 
 
-def _why(op: OpSignature, cost: object, efficiency: float | None) -> Remedy | None:
-    """What makes an op slow; None where nothing does that shapes show."""
+def _why(op: OpSignature, cost: object, efficiency: float | None, units: int) -> Remedy | None:
+    """What makes an op slow on a device of so many units; None where nothing does that shapes show."""
     far = efficiency is None or efficiency < _FAR
     flops = cost.matrix_flops if isinstance(cost, OpCost) else 0
     if "moe" in op.name or "expert" in op.name:
@@ -123,20 +123,33 @@ def _why(op: OpSignature, cost: object, efficiency: float | None) -> Remedy | No
     if "convolution" in op.name:
         return _of_convolution(op) if far else None
     if flops and len(op.inputs) >= 2 and far:
-        return _of_product(op)
+        return _of_product(op, units)
     moves = isinstance(cost, OpCost) and cost.bytes_moved > 1 << 20
     return BANDWIDTH if not flops and moves and efficiency is not None and far else None
 
 
-def _of_product(op: OpSignature) -> Remedy | None:
+def _of_product(op: OpSignature, units: int) -> Remedy | None:
     if not op.outputs or len(op.outputs[0].shape) < 2 or len(op.inputs[-1].shape) < 2:
         return None
-    (*batch, m, n), k = op.outputs[0].shape, op.inputs[-1].shape[-2]
+    (*_, m, n), k = op.outputs[0].shape, op.inputs[-1].shape[-2]
     short = {tensor.dtype for tensor in op.inputs} & {"float16", "bfloat16"}
     if short and any(size % _ALIGNED for size in (m, n, k) if size > _TILE):
         return TILES
-    tiles = prod(batch) * ceil(m / _TILE) * ceil(n / _TILE)
-    return FEW_TILES if tiles < _UNITS and k > _TILE else None
+    tiles = _tiles(op)
+    return FEW_TILES if tiles < units and k > _TILE else None
+
+
+def _tiles(op: OpSignature) -> int:
+    *batch, m, n = op.outputs[0].shape
+    return prod(batch) * ceil(m / _TILE) * ceil(n / _TILE)
+
+
+def fill_of(op: OpSignature, units: int) -> float:
+    """Share of a device's units that the tiles of a product keep busy, of 1: its last wave is rarely full."""
+    if "convolution" in op.name or not op.outputs or len(op.outputs[0].shape) < 2:
+        return 1.0
+    tiles = max(1, _tiles(op))
+    return tiles / (ceil(tiles / units) * units)
 
 
 def _of_convolution(op: OpSignature) -> Remedy | None:

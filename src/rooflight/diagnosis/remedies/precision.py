@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final
 
 import numpy as np
 
+from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.remedies.kernels import UNITS, fill_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.session import STOOD, Int64
+from rooflight.records.signature import OpSignature
 from rooflight.roofline.findings import Regime
 
 HALF: Final = Remedy(
@@ -27,7 +32,7 @@ FLOAT64: Final = Remedy(
 )
 LOWER: Final = Remedy(
     id="lower-precision",
-    title="float32 products",
+    title="float32 where fewer bits may do",
     remedy="torch.autocast(device, torch.bfloat16), or torch.set_float32_matmul_precision('high')",
     verify="losses and results stay within what you accept",
     waste=False,
@@ -44,6 +49,8 @@ COPIES: Final = Remedy(
     remedy="layouts that need no copy: no .contiguous() or .clone(), one preallocated tensor instead of cat in a loop",
     verify="fewer clone, copy_ and cat in the step",
 )
+_USUAL, _USUAL_BANDWIDTH, _KERNEL_S = 0.65, 0.85, 3e-6
+"""Shares of a GPU's roofs that large products and copies reach, and what a kernel takes besides."""
 _HALF: Final = ("float16", "bfloat16")
 _SLOW: Final = 8.0
 _MUCH: Final = 0.15
@@ -104,22 +111,42 @@ def double(facts: Facts) -> Iterable[Draft]:
 
 
 def lower(facts: Facts) -> Iterable[Draft]:
-    """Products in float32 on a device with faster formats."""
+    """float32 on a GPU with faster formats: TF32 for the products, or 16 bits for all but the optimizer."""
     of, device = facts.of, facts.of.analysis.device
-    if of.on_cpu:
+    if of.on_cpu or of.source == "bound":
         return
-    own = {number: of.analysis.float32.precision_of(op) for number, op in enumerate(of.session.signatures)}
-    full = of.where_op(
-        any(tensor.dtype == "float32" for tensor in op.inputs) and own[number] == "float32"
-        for number, op in enumerate(of.session.signatures)
-    )
-    calls = np.flatnonzero(full & of.products)
-    now, then = device.matrix_peak("float32"), device.matrix_peak("tfloat32") or device.matrix_peak("bfloat16")
-    if not len(calls) or not now or not then or then < 1.5 * now:
-        return
-    spared_s = facts.spared(calls, 1 - max(now / then, 0.3))
-    text = f"{count_of(len(calls), 'product')} in float32 take {percent(facts.spared(calls) / of.step_s)} of the step"
-    yield from facts.draft(LOWER, calls, text, gain_s=spared_s, regime=Regime.COMPUTE, low=0.5, high=1.4)
+    signatures, costs, float32 = of.session.signatures, of.analysis.costs, of.analysis.float32
+    full = of.where_op(any(tensor.dtype == "float32" for tensor in op.inputs) for op in signatures)
+    full &= of.works & ~of.collectives & ~of.crosses & (of.direction != Direction.OPTIMIZER)
+    plain = of.where_op(float32.precision_of(op) == "float32" for op in signatures)
+    peaks, now = {each: device.matrix_peak(each) for each in ("tfloat32", "bfloat16")}, device.matrix_peak("float32")
+    best: tuple[float, Int64, str] = (0.0, np.empty(0, dtype=np.int64), "")
+    for precision, chosen in (("tfloat32", full & of.products & plain), ("bfloat16", full)):
+        peak, calls = peaks[precision], np.flatnonzero(chosen)
+        if not peak or not now or peak < 1.5 * now or not len(calls):
+            continue
+        then = [_least_s(op, cost, device, peak, halved=precision == "bfloat16")
+                for op, cost in zip(signatures, costs, strict=True)]  # fmt: skip
+        spared_s = float(np.maximum(of.seconds[calls] - np.array(then)[of.signature[calls]], 0.0).sum())
+        spared_s = of.gain(min(spared_s, float(of.seconds[calls].sum())))
+        if spared_s > 1.2 * best[0]:  # fewer bits have to be worth it
+            best = spared_s, calls, precision
+    spared_s, calls, precision = best
+    share = percent(float(of.seconds[calls].sum()) / max(of.device_total_s, 1e-12)) if len(calls) else ""
+    multiply = int(of.products[calls].sum()) if len(calls) else 0
+    text = f"{count_of(len(calls), 'op')} in float32, {multiply:,} of them products, take {share} of the device's time"
+    text += f"; in {precision} about {Quantity(spared_s, 's')} less"
+    regime = Regime.COMPUTE if multiply else Regime.MEMORY
+    yield from facts.draft(LOWER, calls, text, gain_s=spared_s, regime=regime, low=0.5, high=1.4)
+
+
+def _least_s(op: OpSignature, cost: OpCost | Uncosted, device: DeviceSpec, peak: float, *, halved: bool) -> float:
+    """About what an op takes at another matrix peak, and with ``halved`` bytes: as products and copies usually do."""
+    if isinstance(cost, Uncosted):
+        return inf
+    moved = cost.bytes_moved * (0.5 if halved else 1.0)
+    needs_s = cost.matrix_flops / (_USUAL * fill_of(op, device.unit_count or UNITS) * peak)
+    return max(needs_s, moved / (_USUAL_BANDWIDTH * (device.dram_bytes_per_s or inf))) + _KERNEL_S
 
 
 def casts(facts: Facts) -> Iterable[Draft]:
@@ -166,7 +193,8 @@ def copies(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     copying = np.zeros(len(of.records), dtype=np.bool_)
     copying[of.named(*_COPYING)] = True
-    calls = np.flatnonzero(copying & (of.direction != Direction.OPTIMIZER) & ~facts.values.constant & ~of.collectives)
+    elsewhere = facts.values.constant | of.collectives | of.crosses
+    calls = np.flatnonzero(copying & (of.direction != Direction.OPTIMIZER) & ~elsewhere)
     big = calls[of.seconds[calls] > 3 * of.floor_s] if len(calls) else calls
     moved = sum(of.ops[call].output_bytes for call in big.tolist())
     text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"

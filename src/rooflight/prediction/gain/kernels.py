@@ -25,7 +25,7 @@ from rooflight.records.session import STOOD, Flags, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.fusion.graph import Region
-from rooflight.roofline.host import SYNCS
+from rooflight.roofline.host import SYNCS, crosses
 
 
 class Kind(Enum):
@@ -242,7 +242,8 @@ class _Maker:
         return self._costs[self._signature[record]]
 
     def _is_library(self, record: int) -> bool:
-        return not traits_of(self._op(record)).fusable or self._cost(record).matrix_flops > 0
+        op = self._op(record)
+        return not traits_of(op).fusable or self._cost(record).matrix_flops > 0 or crosses(op)
 
 
 def kind_of_op(op: OpSignature, cost: OpCost | Uncosted) -> Kind:
