@@ -480,10 +480,6 @@ def _pinned(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[
     return args[0]
 
 
-def _is_pinned(_mode: VirtualMode, _func: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return True
-
-
 def _finds_no_inf(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """A scaler's check of gradients finds nothing, or no step would follow."""
     if not any(isinstance(each, FakeTensor) for each in args[0]):
@@ -499,6 +495,6 @@ HANDLERS: Final[dict[Any, Handler]] = {
     _aten._to_copy.default: _move,
     _aten.copy_.default: _copy,
     _aten._pin_memory.default: _pinned,
-    _aten.is_pinned.default: _is_pinned,
+    _aten.is_pinned.default: lambda *_: True,
     _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,
 }
