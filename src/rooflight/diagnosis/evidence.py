@@ -144,7 +144,13 @@ class Evidence:
 
     @cached_property
     def _usual_gap_s(self) -> float:
-        return (self._outside_s - self.long_gaps_s) / max(1, len(self.records))
+        return max(0.0, self._outside_s - self.long_gaps_s - self.held_up_s) / max(1, len(self.records))
+
+    @cached_property
+    def _stretch(self) -> float:
+        """By how much other programs stretch what the host does: a part that a remedy spares as much as the rest."""
+        explained_s = self.device_total_s + self.host_total_s + self.long_gaps_s
+        return self.step_s / max(explained_s, _LEAST_RUN * self.step_s, 1e-12) if self.held_up_s else 1.0
 
     @cached_property
     def floor_s(self) -> float:
@@ -172,9 +178,7 @@ class Evidence:
     def gain(self, device_s: float = 0.0, host_s: float = 0.0, other_s: float = 0.0) -> float:
         """By how much the step is shorter without so many seconds of the device, of the host and of waiting."""
         if self.on_cpu:
-            # other programs hold up what a remedy spares as they do the rest
-            held = self.step_s / max(self.step_s - self.held_up_s, _LEAST_RUN * self.step_s, 1e-12)
-            return min(self.step_s, max(0.0, float(device_s + host_s + other_s) * held))
+            return min(self.step_s, max(0.0, float(device_s + host_s + other_s) * self._stretch))
         if self.idle is not None:  # the device was followed: what it does not do it is shorter by
             return min(self.step_s, float(device_s + min(self.late_s, host_s) + other_s))
         device, host = self.device_total_s, self.host_total_s
