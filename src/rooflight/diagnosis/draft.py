@@ -57,7 +57,9 @@ class Facts:
     def spared(self, calls: Iterable[int], share: float = 1.0) -> float:
         """What the step is shorter by without such a share of calls."""
         these = np.asarray(list(calls), dtype=np.int64)
-        return self.of.gain(float(self.of.seconds[these].sum()) * share, float(self.of.host_s[these].sum()) * share)
+        of = self.of
+        host_s = float(of.host_s[these].sum()) + of.gaps_within(these)
+        return of.gain(float(of.seconds[these].sum()) * share, host_s * share)
 
     def regime_of(self, calls: Int64) -> Regime:
         """What most of the time of calls goes to."""

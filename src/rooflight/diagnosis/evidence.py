@@ -26,7 +26,7 @@ from rooflight.roofline.host import SYNCS, crosses
 
 LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a tenth of it
 _USUAL_GAP_S: Final = 1e-5
-_USUAL_OP_S: Final = 5e-6
+USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
 _LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
@@ -84,7 +84,14 @@ class Evidence:
 
     @cached_property
     def seconds(self) -> Float64:
-        """Of each call: measured, predicted or its bound. What was measured sums to no more than the step."""
+        """Of each call: measured, predicted or its bound. What was measured sums to no more than the step. The host
+        takes for views what a CPU takes for them.
+        """
+        return np.asarray(self.op_s * self.works if self.on_cpu and self.measured else self.op_s, dtype=np.float64)
+
+    @cached_property
+    def op_s(self) -> Float64:
+        """``seconds``, those of views on a CPU too."""
         if self.measured and self.analysis.measurement is not None:
             found = np.nan_to_num(self.analysis.measurement.op_s[self.records])
             # a profiler slows short ops down, and what took part of a step took no more than it
@@ -92,7 +99,7 @@ class Evidence:
         if self.analysis.predicts:
             return self.analysis.predicted_op_s
         if self.on_cpu and self.analysis.totals.measured_s:  # of compiled code: the step shared out by the bounds
-            guessed = self.bound_s + _USUAL_OP_S * self.works
+            guessed = self.bound_s + USUAL_OP_S * self.works
             waited_s = self.in_library(*WAITS)[0]
             return np.asarray(guessed * (self.step_s - waited_s) / max(float(guessed.sum()), 1e-12))
         return self.bound_s
@@ -105,9 +112,9 @@ class Evidence:
 
     @cached_property
     def host_s(self) -> Float64:
-        """What the host takes for each call: on a CPU the usual gap after it, on a GPU its launch."""
+        """What the host takes for each call: on a CPU the usual gap and the views before it, on a GPU its launch."""
         if self.on_cpu:
-            return np.full(len(self.records), self._usual_gap_s if self.measured else 0.0)
+            return self._by_next(self._usual_gap_s + self.op_s * ~self.works) if self.measured else 0.0 * self.op_s
         if self.source == "bound":  # of the device alone
             return np.zeros(len(self.records))
         launches = self.timeline.launches if self.timeline else None
@@ -118,29 +125,66 @@ class Evidence:
 
     @cached_property
     def _outside_s(self) -> float:
-        return max(0.0, self.step_s - float(self.seconds.sum()))
+        return max(0.0, self.step_s - float(self.op_s.sum()))
 
     @cached_property
     def _gaps(self) -> Float64:
-        """[steps, calls]: before each call, since the one before it ended, of profiled steps; empty where not known."""
+        """[steps, calls]: before each call of profiled steps, since the one before it ended; 0 where that is not known,
+        empty where nothing is.
+        """
         measurement = self.analysis.measurement
         if not self.on_cpu or not self.measured or measurement is None or not len(measurement.op_starts_s):
             return np.empty((0, 0))
         starts, took = measurement.op_starts_s[:, self.records], measurement.op_samples_s[:, self.records]
-        known = np.isfinite(starts).all(axis=0)
+        known = np.flatnonzero(np.isfinite(starts).all(axis=0))
+        found = np.zeros(starts.shape)
         starts, took = starts[:, known], took[:, known]
         ended = np.concatenate([np.zeros((len(starts), 1)), (starts + took)[:, :-1]], axis=1)
-        return np.asarray(np.maximum(starts - ended, 0.0), dtype=np.float64)
+        found[:, known] = np.maximum(starts - ended, 0.0)
+        return found
+
+    @cached_property
+    def _long_s(self) -> Float64:
+        """Before each call, the views before it too, the gap in which the host did something else; 0 of a usual gap."""
+        if not len(self._gaps):
+            return np.zeros(len(self.records))
+        least = self._gaps.min(axis=0)  # another program hardly comes between in the same place of all steps
+        return self._by_next(np.where(least > LONG_GAP_S, least, 0.0))
+
+    @cached_property
+    def _gaps_s(self) -> float:
+        if not len(self._gaps):
+            return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
+        after = self._outside_s - float(np.median(self._gaps, axis=0).sum())  # the last call
+        after = max(0.0, after - _USUAL_GAP_S * len(self.records))
+        return min(self._outside_s, float(self._long_s.sum()) + after)
 
     @cached_property
     def long_gaps_s(self) -> float:
-        """Seconds between calls in which the host did something else."""
-        if not len(self._gaps):
-            return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
-        least = self._gaps.min(axis=0)  # another program hardly comes between in the same place of all steps
-        long = float(least[least > LONG_GAP_S].sum())
-        after = self._outside_s - float(np.median(self._gaps, axis=0).sum())  # the last call
-        return min(self._outside_s, long + max(0.0, after - _USUAL_GAP_S * len(self.records)))
+        """Seconds between calls in which the host did something else: asleep, or with its CPU, which ops need too."""
+        measurement = self.analysis.measurement
+        if measurement is None or measurement.host is None or not self.measured:
+            return self._gaps_s
+        return min(self._gaps_s, self.asleep_s + max(0.0, measurement.host.cpu_s - float(self.op_s.sum())))
+
+    def gaps_within(self, calls: Int64) -> float:
+        """Seconds of long gaps between such calls, but those in which the host waited."""
+        inside = np.zeros(len(self.records), dtype=np.bool_)
+        inside[calls] = True
+        places = np.flatnonzero(self.works)
+        follows = places[1:][inside[places[1:]] & inside[places[:-1]]]
+        waited_s = self.in_library(*WAITS)[0] + self.asleep_s
+        known_s = max(0.0, self.long_gaps_s - waited_s)
+        return known_s * float(self._long_s[follows].sum()) / self._gaps_s if known_s else 0.0
+
+    def _by_next(self, values: Float64) -> Float64:
+        """Values of views, which serve the call after them, added to that one's."""
+        places = np.flatnonzero(self.works)
+        if not len(places):
+            return values
+        found = np.zeros(len(values))
+        found[places] = np.add.reduceat(values, np.concatenate([[0], places[:-1] + 1]))
+        return found
 
     @cached_property
     def _usual_gap_s(self) -> float:
@@ -233,7 +277,7 @@ class Evidence:
         slept = max(0.0, self.step_s - measurement.host.cpu_s)
         total = sum(line.seconds for line in self.lines)
         sampled = sum(line.asleep_s for line in self.lines) / total * self.step_s if total else slept
-        return min(slept, sampled, self.long_gaps_s)
+        return min(slept, sampled, self._gaps_s)
 
     @cached_property
     def held_up_s(self) -> float:

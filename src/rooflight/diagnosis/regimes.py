@@ -17,6 +17,7 @@ from rooflight.roofline.findings import Regime, RegimeShare
 
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
 _SMALL: Final = 8.0
+_LITTLE_S: Final = 2e-6
 _INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
 _MOST_LAYERS: Final = 12
 
@@ -55,8 +56,9 @@ def _by_regime(facts: Facts, chosen: Flags) -> dict[Regime, float]:
         found[Regime.OVERHEAD] = max(0.0, float(((of.host_s - of.seconds) * chosen).sum()))
     names = [Regime.COMMUNICATION if each else None for each in of.collectives.tolist()]
     limiters = [_regime_of(*each) for each in zip(of.limiters, of.analysis.costs, strict=True)]
-    # a call far above its bound and little above an empty one is as small as its dispatch
-    small = (of.seconds < _SMALL * of.floor_s) & (of.bound_s < 0.1 * of.seconds) if of.on_cpu else chosen & False
+    # a call far above its bound is as small as its dispatch if that, or its work, is little
+    small = (of.seconds < _SMALL * of.floor_s) | (of.bound_s < _LITTLE_S)
+    small &= (of.bound_s < 0.1 * of.seconds) & of.on_cpu
     for call, (name, number) in enumerate(zip(names, of.signature.tolist(), strict=True)):
         if chosen[call]:
             found[name or (Regime.OVERHEAD if small[call] else limiters[number])] += float(work[call])

@@ -25,6 +25,7 @@ REPEAT_KV: Final = Remedy(
     verify="no copy of an expanded tensor before attention",
 )
 _SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")
+_EFFICIENCY: Final = 0.5  # of attention in one kernel, with its exponentials
 _ATTENTION: Final = "scaled_dot_product"
 _COPIES: Final = (
     "aten::clone", "aten::copy_", "aten::repeat", "aten::contiguous", "aten::_to_copy", "aten::index_select",
@@ -49,7 +50,8 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     multiply = np.flatnonzero(on_scores & of.products)
     calls: Int64 = np.concatenate([between, multiply])
     # the kernel multiplies as they do, at a size that stays in the cache, and moves no scores
-    gain_s = facts.spared(between, 0.9) + 0.15 * facts.spared(multiply)
+    needed_s = of.gain(float(of.bound_s[multiply].sum()) / _EFFICIENCY)
+    gain_s = facts.spared(between) + max(0.15 * facts.spared(multiply), facts.spared(multiply) - needed_s)
     text = (
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls.tolist())}"

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import USUAL_OP_S
 from rooflight.diagnosis.values import levels
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
@@ -44,6 +45,8 @@ _LONG: Final = 8  # a loop has so many turns
 _SMALL: Final = 6.0  # times what a call takes that does nothing
 _MOST_GROUPS: Final = 40
 _LARGE_BYTES: Final = 1 << 20
+_MOSTLY: Final = 0.4
+_EFFICIENCY: Final = 0.3  # of small products in one call
 
 
 def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
@@ -75,7 +78,7 @@ def loops(facts: Facts) -> Iterable[Draft]:
     small: list[tuple[Int64, float]] = []
     products: list[tuple[Int64, float]] = []
     large: list[tuple[Int64, float]] = []
-    nothing_s = of.floor_s + (float(of.host_s.mean()) if len(of.host_s) else 0.0)
+    nothing_s = max(of.floor_s + (float(of.host_s[of.works].mean()) if of.works.any() else 0.0), USUAL_OP_S)
     for calls, together in _loops(facts):
         mean_s = float((of.seconds + of.host_s)[calls].mean())
         if not of.on_cpu:  # calls that a GPU is faster with than the host launches them
@@ -94,11 +97,12 @@ def loops(facts: Facts) -> Iterable[Draft]:
         if not found:
             continue
         named = np.concatenate([each for each, _ in (*found, *(products if remedy is VECTORISE else ()))])
-        calls = _body(facts, named)
-        # together n calls take one call's overhead, and their work, which is faster in one piece
-        share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
-        gain_s = facts.spared(calls, 0.95 * share) * _with_backward(facts)
         turns = max(len(each) for each, _ in found)
+        calls = _body(facts, named, turns)
+        # together n calls take one call's overhead, and the work of all
+        share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
+        work_s = float(of.bound_s[calls].sum()) / _EFFICIENCY
+        gain_s = max(0.0, facts.spared(calls, share) - of.gain(work_s)) * _with_backward(facts)
         text = (
             f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
             f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}; "
@@ -107,13 +111,19 @@ def loops(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(remedy, calls, text, gain_s=gain_s, low=0.5, high=1.6)
 
 
-def _body(facts: Facts, named: Int64) -> Int64:
-    """The calls of a loop that some of its ops show: all from the first to the last, if most are theirs."""
+def _body(facts: Facts, named: Int64, turns: int) -> Int64:
+    """The calls of a loop that some of its ops show: from the first to the last those of ops that are called about as
+    often as it turns, or all, if most are the loop's.
+    """
     of = facts.of
     inside = np.arange(int(named.min()), int(named.max()) + 1)
-    inside = inside[of.direction[inside] == Direction.FORWARD]
+    inside = inside[(of.direction[inside] == Direction.FORWARD) & of.works[inside]]
+    names: dict[str, int] = {}
+    kind = np.array([names.setdefault(op.name, len(names)) for op in of.session.signatures])[of.signature[inside]]
+    recurs = np.bincount(kind)[kind] >= turns / 2
+    loop = np.union1d(named, inside[recurs])
     seconds = of.seconds + of.host_s
-    return inside if float(seconds[named].sum()) > 0.4 * float(seconds[inside].sum()) else named
+    return inside if float(seconds[loop].sum()) > _MOSTLY * float(seconds[inside].sum()) else loop
 
 
 def _with_backward(facts: Facts) -> float:

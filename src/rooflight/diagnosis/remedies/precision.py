@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from typing import Final
 
@@ -12,6 +12,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.remedies.kernels import UNITS, fill_of
+from rooflight.records.dtypes import item_bytes
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.session import STOOD, Int64
@@ -159,6 +160,7 @@ def casts(facts: Facts) -> Iterable[Draft]:
     fixed = facts.values.constant
     back: set[int] = set()
     came: dict[int, tuple[str, int]] = {}  # by storage: the dtype before its cast, and that
+    wider: dict[int, float] = {}
     for call in np.flatnonzero(of.works & ~of.products).tolist():
         op = of.ops[call]
         known = next((came[storage] for storage in of.reads[call] if storage in came), None)
@@ -168,11 +170,18 @@ def casts(facts: Facts) -> Iterable[Draft]:
                 came[storage] = (op.inputs[0].dtype, call)
             elif known is not None and op.outputs[0].shape == op.inputs[0].shape:
                 came[storage] = known  # what lies between two casts is pointwise
+                wider[call] = 1 - item_bytes(known[0]) / item_bytes(op.outputs[0].dtype)
         if cast[call] and known is not None and known[0] == op.outputs[0].dtype:
             back |= {known[1], call}
     yield from _cast_each_step(facts, [call for call in np.flatnonzero(cast & ~fixed).tolist() if call not in back])
     text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
-    yield from facts.draft(CASTS, back, text, regime=Regime.MEMORY, low=0.6, high=1.8)
+    gain_s = facts.spared(back) + (_narrowed(facts, wider) if back else 0.0)
+    yield from facts.draft(CASTS, [*back, *wider], text, gain_s=gain_s, regime=Regime.MEMORY, low=0.6, high=1.8)
+
+
+def _narrowed(facts: Facts, shares: Mapping[int, float]) -> float:
+    """What calls that compute in a wider dtype save without the cast before them, by the share of their bytes."""
+    return sum(facts.spared([call], share) for call, share in shares.items() if share > 0)
 
 
 def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
@@ -184,8 +193,11 @@ def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
     if facts.spared(stood) < _MUCH * of.step_s:
         return
     moved = sum(of.ops[call].output_bytes for call in stood)
+    wider = {reader: 1 - of.ops[call].input_bytes / max(1, of.ops[call].output_bytes) for call in stood
+             for storage in of.writes[call] for reader in of.readers.get(storage, ()) if of.works[reader]}  # fmt: skip
+    gain_s = facts.spared(stood) + _narrowed(facts, wider)
     text = f"{count_of(len(stood), 'cast')} of tensors from before the step: {Quantity(moved, 'B')}{of.places(stood)}"
-    yield from facts.draft(CASTS, stood, text, gain_s=facts.spared(stood), regime=Regime.MEMORY, low=0.6, high=1.8)
+    yield from facts.draft(CASTS, [*stood, *wider], text, gain_s=gain_s, regime=Regime.MEMORY, low=0.6, high=1.8)
 
 
 def copies(facts: Facts) -> Iterable[Draft]:

@@ -68,7 +68,7 @@ def workers(facts: Facts) -> Iterable[Draft]:
     waited_s, _, _ = facts.of.in_library(Within.PROCESS, Within.LOADER)
     lost_s = started_s + waited_s
     text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {_at(line)}"
-    yield from facts.waiting(WORKERS, Regime.IDLE, lost_s, 0.85 * lost_s, text)
+    yield from facts.waiting(WORKERS, Regime.IDLE, lost_s, lost_s, text)
 
 
 def loader(facts: Facts) -> Iterable[Draft]:
@@ -104,12 +104,12 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     ran = 1 - of.held_up_s / of.step_s  # the share of time that other programs left
     sleeping = [line for line in own if line.asleep_s > _ASLEEP * ran * line.seconds]
     slept_s = min(of.asleep_s, sum(line.asleep_s for line in sleeping))
-    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s - of.held_up_s):
+    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
         line = max(sleeping, key=lambda each: each.asleep_s)
         text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"
         yield from facts.waiting(ASLEEP, Regime.IDLE, slept_s, slept_s, text)
         return
-    busy_s = max(0.0, of.long_gaps_s - known_s - of.asleep_s - of.held_up_s)
+    busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
     named = [line for line in own if not line.within]
     if not named:
         return

@@ -9,9 +9,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import USUAL_OP_S
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
-from rooflight.records.session import KEPT
+from rooflight.records.session import KEPT, Int64
 from rooflight.roofline.findings import Regime
 
 CONSTANT: Final = Remedy(
@@ -102,11 +103,25 @@ def repeated(facts: Facts) -> Iterable[Draft]:
         text = (
             f"{count_of(len(calls), 'op')} ({names}): {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
         )
-        # what is not computed twice has one backward pass as well
-        also = 2.0 if of.trains and remedy is REPEATED else 1.0
-        yield from facts.draft(
-            remedy, calls, text, gain_s=min(facts.spared(calls) * also, of.step_s), low=0.6, high=1.4
-        )
+        gain_s = facts.spared(calls) * (1 + _backward_of(facts, working) * (remedy is REPEATED))
+        yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s), low=0.6, high=1.4)
+
+
+def _backward_of(facts: Facts, again: Int64) -> float:
+    """How many times their own time such products of the forward pass take in the backward pass, by what runs there:
+    one product for a convolution, two for others.
+    """
+    of = facts.of
+    total, backward = of.seconds + of.host_s, of.direction == Direction.BACKWARD
+    forward = of.direction == Direction.FORWARD
+    if not backward.any() or not len(again):
+        return 0.0
+    needs = np.array([1 if "convolution" in op.name else 2 for op in of.session.signatures])[of.signature]
+    expected, of_again = float(needs[of.products & forward].sum()), float(needs[again].sum())
+    found = float((of.products & backward).sum())
+    runs = float(np.clip((found - (expected - of_again)) / of_again, 0.0, 1.0))  # the share of these with a backward
+    with_backward_s = float(total[forward].sum()) * min(1.0, found / expected)
+    return runs * float(total[backward].sum()) / max(with_backward_s, 1e-12)
 
 
 def _within_backward(facts: Facts) -> np.ndarray:
@@ -167,8 +182,11 @@ def mostly_zeros(facts: Facts) -> Iterable[Draft]:
         if made & set(of.reads[call]) and len(of.ops[call].outputs) == 1:
             made.update(of.writes[call])
     calls = [call for call in np.flatnonzero(of.products).tolist() if made & set(of.reads[call])]
+    makers = [call for call in np.flatnonzero(of.works & ~of.products).tolist() if made & set(of.writes[call])]
     text = f"{count_of(len(calls), 'product')} with a matrix made of a vector"
-    yield from facts.draft(ZEROS, calls, text, gain_s=facts.spared(calls, 0.85), low=0.6, high=1.15)
+    if calls:
+        gain_s = facts.spared(calls, 0.85) + facts.spared(makers)
+        yield from facts.draft(ZEROS, [*calls, *makers], text, gain_s=gain_s)
 
 
 def anomaly(facts: Facts) -> Iterable[Draft]:
@@ -182,9 +200,11 @@ def anomaly(facts: Facts) -> Iterable[Draft]:
         return
     found = np.isin(np.arange(len(of.records)), searches)
     calls = np.flatnonzero(backward & (found | np.roll(found, 1) | np.roll(found, 2)) & ~of.products)
-    forward = int((of.direction == Direction.FORWARD).sum())
-    # the stack that each op of the forward pass keeps lies in the gaps between ops
-    stacks_s = max(0.0, float(of.host_s[of.direction == Direction.FORWARD].sum()) - forward * 8e-6) + of.long_gaps_s
+    # each op of the forward pass keeps its stack: what views take, which do nothing else, or the shortest ops
+    forward = of.direction == Direction.FORWARD
+    views_s, works_s = of.op_s[forward & ~of.works], of.op_s[forward & of.works]
+    stack_s = float(np.median(views_s)) if len(views_s) else float(np.percentile(works_s, 10)) if len(works_s) else 0.0
+    stacks_s = of.gain(max(0.0, stack_s - USUAL_OP_S) * int(forward.sum()))
     text = f"{count_of(len(searches), 'search', 'searches')} for NaN in {working:,} ops of the backward pass"
     gain_s = facts.spared(calls) + stacks_s
     yield from facts.draft(ANOMALY, calls, text, gain_s=gain_s, regime=Regime.OVERHEAD, low=0.6, high=1.6)
@@ -194,6 +214,7 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
     """Dense gradients of tables of which few rows were read."""
     of = facts.of
     calls: list[int] = []
+    backward = of.direction == Direction.BACKWARD
     spared_s, rows_in_all, looked_up = 0.0, 0, 0
     for call in of.named("aten::embedding_dense_backward", "aten::embedding_backward").tolist():
         op = of.ops[call]
@@ -202,6 +223,8 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
             continue
         gradient = set(of.writes[call])
         touching = [each for storage in gradient for each in of.readers.get(storage, []) if each > call]
+        sums = {storage for each in touching for storage in of.writes[each] if backward[each]} - gradient
+        touching += [each for storage in sums for each in of.readers.get(storage, []) if each > max(touching)]
         # an optimizer's op on many parameters is shared by their bytes
         shares = [min(1.0, op.output_bytes / max(1, of.ops[each].input_bytes) * 2) for each in touching]
         share = 1 - indices / rows
