@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.prediction.gain.gain import predicted_gain
+from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.kernels import CONVOLUTIONS, CompiledWork
 from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
@@ -59,19 +60,21 @@ def compiling(facts: Facts) -> Iterable[Draft]:
     if not of.on_cpu and not analysis.predicts:
         yield from _fusing(facts)
         return
-    gain = predicted_gain(analysis)
-    in_ops_s = of.device_total_s + of.host_total_s if of.on_cpu else of.step_s
-    calls = np.flatnonzero(of.works & (of.direction != Direction.OPTIMIZER))
-    share = min(1.0, in_ops_s / of.step_s)
-    most_s = of.step_s * share if of.on_cpu else _at_most(of, gain.work)
-    best, low, high = (
-        min(most_s, max(0.0, of.step_s * share * (1 - 1 / each)))
-        for each in (gain.steady_speedup, gain.speedup_low, gain.speedup_high)
-    )
+    gain, (best, low, high) = _brought(facts, analysis)
     if not best:
         return
+    calls = np.flatnonzero(of.works & (of.direction != Direction.OPTIMIZER))
     text = f"{count_of(len(calls), 'op')}, {count_of(len(gain.work.launches), 'kernel')} when compiled"
     yield from facts.draft(COMPILE, calls, text, gain_s=best, low=min(0.7, low / best), high=max(1.2, high / best))
+
+
+def _brought(facts: Facts, analysis: Analysis) -> tuple[Gain, tuple[float, ...]]:
+    """What compiling is predicted to bring, and seconds of the step that it saves: the best, the low and the high."""
+    of, gain = facts.of, predicted_gain(analysis)
+    share = min(1.0, (of.device_total_s + of.host_total_s) / of.step_s) if of.on_cpu else 1.0
+    most_s = of.step_s * share if of.on_cpu else _at_most(of, gain.work)
+    speedups = (gain.steady_speedup, gain.speedup_low, gain.speedup_high)
+    return gain, tuple(min(most_s, max(0.0, of.step_s * share * (1 - 1 / each))) for each in speedups)
 
 
 def _at_most(of: Evidence, work: CompiledWork) -> float:
@@ -122,12 +125,26 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     if again:
         worst = max(again, key=lambda each: each.times)
         text = f"{worst.function}, {worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
-        # supposed: a third of the step, since nothing shows how long the code took while it was compiled
-        yield from facts.waiting(RECOMPILES, Regime.OVERHEAD, of.step_s, max(in_torch_s, 0.3 * of.step_s), text, 0.5)
+        yield from _compiled_well(facts, RECOMPILES, text, in_torch_s, runs_eagerly=bool(limited))
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:
         text = f"{count_of(len(broken), 'graph break')}: {broken[0][:100]}"
-        yield from facts.waiting(BREAKS, Regime.OVERHEAD, of.step_s, 0.4 * of.step_s, text, 0.4)
+        yield from _compiled_well(facts, BREAKS, text, in_torch_s, runs_eagerly=True)
+
+
+def _compiled_well(
+    facts: Facts, remedy: Remedy, text: str, in_torch_s: float, *, runs_eagerly: bool
+) -> Iterable[Draft]:
+    """What the step saves if torch's compiler keeps out of it; and where a part ``runs_eagerly``, which nothing
+    measures, what compiling saves: whoever compiles it gains, so the middle of what is likely and what is possible.
+    """
+    of, analysis, best, high = facts.of, facts.of.analysis, 0.0, 0.0
+    if runs_eagerly and isinstance(analysis, Analysis) and not analysis.without_storages:
+        best, _, high = _brought(facts, analysis)[1] if of.on_cpu or analysis.predicts else (0.0, 0.0, 0.0)
+    gain_s = min(of.step_s, in_torch_s + (best + high) / 2)
+    low = 0.5 * in_torch_s / gain_s if gain_s else 0.0
+    for draft in facts.waiting(remedy, Regime.OVERHEAD, of.step_s, gain_s, text, low):
+        yield replace(draft, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)))
 
 
 RULES: Final = (compiling, graphs, compiled_again)
