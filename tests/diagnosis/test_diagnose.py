@@ -25,6 +25,8 @@ from rooflight.records.session import Session
 from rooflight.records.timeline import Between, Compilation, HostLine, HostTime, Run, Within
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Diagnosis, Regime
+from rooflight.roofline.tables.report import report_of
+from rooflight.roofline.tables.run import in_brief
 
 OP_S, GAP_S = 1e-3, 1e-6
 
@@ -329,6 +331,24 @@ def test_a_session_for_a_gpu_without_times_says_what_is_missing() -> None:
     assert any("--predict" in each for each in found.missing)
 
 
+class Attends(torch.nn.Module):
+    def forward(self, q: torch.Tensor) -> torch.Tensor:
+        return attention(q, q, q)
+
+
+def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None:
+    model, q = Attends(), torch.randn(2, 4, 32, 16)
+    with rl.record(model) as recording:
+        model(q)
+    session = rl.load(recording.session.save(tmp_path / "a.session"))
+    line = f"test_diagnose.py:{Attends.forward.__code__.co_firstlineno}"
+    assert dict(session.class_lines) == {"Attends": line}
+    report = in_brief(report_of(analysis := timed(session), found=diagnose(analysis)), "a.session")
+    assert report.brief.conclusion.startswith("First: attention written out")
+    assert report.brief.table("findings").rows[0][1].endswith(f"), {line}")
+    assert report.brief.notes[0] == "Evidence: rooflight diagnose a.session"
+
+
 def test_reports_have_the_findings_and_the_regime() -> None:
     from rooflight.diagnosis.tables import report_of
 
@@ -337,7 +357,7 @@ def test_reports_have_the_findings_and_the_regime() -> None:
     report = report_of(analysis, diagnose(analysis))
     assert report.table("findings") is not None
     assert "regime" in dict(report.facts)
-    assert "Most of the step is" in report.conclusion
+    assert report.conclusion.startswith("First: attention written out")
 
 
 def test_every_finding_has_an_id_of_its_own_which_the_reference_lists() -> None:

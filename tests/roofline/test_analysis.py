@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from builders import op, spec
@@ -81,19 +79,6 @@ def test_efficiency_is_bound_over_the_median_of_the_samples():
     assert group.efficiency == pytest.approx(2 * 96 / 3.35e12 / 4e-6)
     (operation,) = analysis.operations
     assert operation.measured_s == pytest.approx(4e-6)
-
-
-@pytest.mark.parametrize(
-    ("device", "compiled", "remedy"),
-    [
-        (H100, "no", "torch.compile, CUDA graphs, a bigger batch"),
-        (H100, "yes", "CUDA graphs, a bigger batch"),
-        (replace(H100, kind="cpu"), "no", "torch.compile, a bigger batch"),
-    ],
-)
-def test_idle_time_is_shrunk_by_what_the_program_has_not_and_the_device_can(device, compiled, remedy):
-    session = session_of([Call(op=ADD)], times=[[1e-6]], walls=[5e-6], environment={"compiled": compiled})
-    assert analyze(session, device).waterfall[-1].remedy == remedy
 
 
 def test_a_call_faster_than_light_is_reported_and_not_clipped():

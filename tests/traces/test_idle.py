@@ -188,10 +188,9 @@ def test_the_report_says_why_and_what_helps(tmp_path, run):
     document = json.loads(out)
     assert document["timeline"]["idle"]["data_loader_s"] == pytest.approx(66e-6)
     assert document["timeline"]["idle_details"][0]["cause"] == "data_loader"
-    why = "for 60.0% (66.0 µs) because the host waited for the data loader. What helps: more workers"
-    assert why in document["conclusion"]
-    (overhead,) = [gap for gap in document["waterfall"] if gap["name"] == "overhead and idle"]
-    assert overhead["remedy"].startswith("more workers")
+    assert "for 60.0% (66.0 µs) because the host waited for the data loader." in document["conclusion"]
+    assert document["conclusion"].startswith("First: the step waits for data. What helps: DataLoader(")
+    assert "remedy" not in str(document["waterfall"]) + str(document["timeline"])
     ids = {table.id for table in rl.analyze(rl.read_trace(path)).report().tables}
     assert {"idle", "host_time"} <= ids
 
@@ -200,10 +199,9 @@ def test_a_program_is_not_told_to_use_what_it_uses(read):
     report = rl.analyze(read(*FIRST, call("cudaGraphLaunch", 90, 91, 2), kernel(100, 110, 2))).report()
     text = " ".join(str(cell) for table in report.tables for row in table.rows for cell in row)
     assert "CUDA graphs" not in text + report.conclusion
-    assert "more of the step in the graph" in report.conclusion
     compiled = read(*FIRST, span("## Call CompiledFxGraph fal4xpiah2v6 ##", 0, 110), *SECOND)
     assert compiled.measurement.timeline.launches.compiled
-    assert "What helps: CUDA graphs" in rl.analyze(compiled).report().conclusion
+    assert rl.analyze(compiled).report().data.findings[0].id == "cuda-graphs"
 
 
 CALLS = ["cudaLaunchKernel", "cudaDeviceSynchronize", "cudaMalloc", "cudaMemcpyAsync", "cudaEventRecord"]

@@ -7,12 +7,13 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import Draft, Facts
+from rooflight.diagnosis.draft import LEAST, Draft, Facts
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.regimes import layers_of, phases_of, shares_of
 from rooflight.diagnosis.remedies import RULES
 from rooflight.diagnosis.unworthy import not_worth_it
 from rooflight.diagnosis.values import MOST_CALLS, Values
+from rooflight.records.quantity import Quantity
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.findings import Diagnosis, Finding
 
@@ -82,6 +83,8 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
 
 def _missing(facts: Facts) -> Iterable[str]:
     of = facts.of
+    if of.idle is not None and of.idle.unknown_s > LEAST * of.step_s:
+        yield f"the cause of {Quantity(of.idle.unknown_s, 's')} of idle time: a trace that begins earlier has it"
     if of.source == "bound":
         yield "times: they are not measured here, and bounds alone say little (--predict adds them)"
     if of.on_cpu and of.measured and not of.lines:

@@ -380,7 +380,7 @@ class Evidence:
         return next((each for each in self.reads[call] if kinds[each] == StorageKind.PARAMETER), None)
 
     def places(self, calls: Iterable[int], most: int = 2) -> str:
-        """Modules and functions in which calls take longest, as the end of a sentence: `` in Attention, F.softmax``."""
+        """Modules and functions in which calls take longest: `` in Attention (train.py:52), F.softmax``."""
         found: dict[str, float] = {}
         for call in calls:
             entry = self.session.modules[self.module[call]]
@@ -389,4 +389,7 @@ class Evidence:
             if name:
                 found[name] = found.get(name, 0.0) + float(self.seconds[call])
         names = sorted(found, key=lambda name: -found[name])[:most]
-        return f" in {', '.join(names)}" if names else ""
+        lines = self.session.class_lines
+        return (
+            f" in {', '.join(f'{name} ({lines[name]})' if name in lines else name for name in names)}" if names else ""
+        )

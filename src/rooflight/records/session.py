@@ -131,7 +131,7 @@ class Session:
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
     kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
     recording. ``environment`` describes the machine it ran on, ``run`` the script that the step is of, if Rooflight ran
-    it.
+    it. ``class_lines``: by class of module, where its forward pass begins (``train.py:52``), of the user's own.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -146,6 +146,7 @@ class Session:
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
     run: Run | None = None
+    class_lines: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def compiled(self) -> bool:
@@ -326,6 +327,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     host: HostTime | None = None
     other_threads: Uncounted = ALL_COUNTED
     run: Run | None = None
+    class_lines: Mapping[str, str] = {}
 
 
 def _header(session: Session) -> Header:
@@ -353,6 +355,7 @@ def _header(session: Session) -> Header:
         notes=session.notes,
         other_threads=session.other_threads,
         run=session.run,
+        class_lines=session.class_lines,
         has_lifetimes=lifetimes is not None,
         returned=[
             (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())

@@ -35,7 +35,6 @@ from rooflight.roofline.predicted import (
     without_host,
 )
 from rooflight.roofline.program import Exchange, Gap, ProgramBounds, program_bounds, warm_bound_s, waterfall_of
-from rooflight.roofline.timeline import step_remedy
 
 _KEYS = ("phase", "module", "layer", "function", "op", "direction")
 
@@ -336,7 +335,7 @@ class CostedSession:
 
     @cached_property
     def waterfall(self) -> tuple[Gap, ...]:
-        """From the program bound to the measured step, each gap with its remedy."""
+        """From the program bound to the measured step, gap by gap."""
         totals, program, timeline = self.totals, self.program, self.timeline
         return waterfall_of(
             program_bound_s=program.program_bound_s,
@@ -349,14 +348,7 @@ class CostedSession:
             warm_op_bound_s=program.warm.op_bound_s,
             unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
             all_timed=not self.untimed_calls,
-            idle_remedy=(timeline is not None and step_remedy(timeline)) or self._idle_remedy,
         )
-
-    @property
-    def _idle_remedy(self) -> str:
-        """What the program has not yet that shrinks idle time, and its device can have."""
-        helps = {"torch.compile": not self.session.compiled, "CUDA graphs": self.device.kind != "cpu"}
-        return ", ".join([*(name for name, may in helps.items() if may), "a bigger batch"])
 
     # -- columns ------------------------------------------------------------------------------------------------------
 

@@ -174,7 +174,7 @@ _UNKNOWN: Final = "work of the device that belongs to no op"
 
 
 class Gap(Fields, frozen=True, kw_only=True):
-    """One step of the waterfall: ``seconds`` more than before, ``until_s`` in all, and what would shrink it.
+    """One step of the waterfall: ``seconds`` more than before, ``until_s`` in all. What shrinks it is a finding's.
 
     Seconds are negative where a later figure is the smaller one; the name then states what that is.
     """
@@ -182,7 +182,6 @@ class Gap(Fields, frozen=True, kw_only=True):
     name: str
     seconds: float
     until_s: float
-    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,15 +207,13 @@ def waterfall_of(
     warm_op_bound_s: float | None = None,
     unknown_work_s: float = 0.0,
     all_timed: bool = True,
-    idle_remedy: str = "torch.compile, CUDA graphs, a bigger batch",
 ) -> tuple[Gap, ...]:
     """The gaps between the figures that are known, in order; their seconds sum to the last figure.
 
     Where the profiled ops took longer in sum than a whole step (the profiler slowed them, or they overlap), the two
     cannot be told apart and become one gap. With an ``exchange``, kernels and collectives have a gap each: what
     computing ops took beyond their bound, and what was exposed of collectives beyond theirs. The latter is negative
-    where computing hid them. ``unknown_work_s`` is work of the device of which no op is known. ``idle_remedy`` is what
-    would shrink the idle time.
+    where computing hid them. ``unknown_work_s`` is work of the device of which no op is known.
 
     A step may be faster than its ops one by one, when it runs fused or overlapped, and faster than its bounds down to
     the ``warm`` ones, when a cache serves its data: the gap is then negative and called so. What
@@ -233,43 +230,41 @@ def waterfall_of(
     worked_s = busy_s + unknown_work_s if busy_s is not None and unknown_work_s else None
     if busy_s is not None and measured_s is not None and max(busy_s, worked_s or 0.0) > measured_s:
         ops_measured_s = busy_s = worked_s = exchange = None
-    levels: list[tuple[str, float | None, str]] = [
-        ("program bound", program_bound_s, "another algorithm: fewer FLOPs or bytes"),
-        ("no overlap, no reuse between kernels", fused_bound_s, "overlap, reuse across kernels"),
-        ("data movement that fusion would save", op_bound_s, "torch.compile, fused kernels and optimizers"),
-        (_KERNELS, ops_measured_s, "better kernels, aligned shapes, lower precision"),
+    levels: list[tuple[str, float | None]] = [
+        ("program bound", program_bound_s),
+        ("no overlap, no reuse between kernels", fused_bound_s),
+        ("data movement that fusion would save", op_bound_s),
+        (_KERNELS, ops_measured_s),
         *_communication(exchange, busy_s),
-        (_UNKNOWN, worked_s, "a trace that begins earlier, or has the ops"),
-        (_OVERHEAD, measured_s, idle_remedy),
+        (_UNKNOWN, worked_s),
+        (_OVERHEAD, measured_s),
     ]
     gaps: list[Gap] = []
     before = 0.0
-    for name, until_s, remedy in levels:
+    for name, until_s in levels:
         if until_s is None:
             continue
-        called = "kernels and overhead" if name == _OVERHEAD and ops_measured_s is None else name, remedy
+        called = "kernels and overhead" if name == _OVERHEAD and ops_measured_s is None else name
         if until_s < before and name in (_OVERHEAD, _KERNELS):
             warm_s = warm_op_bound_s if name == _KERNELS else warm_program_bound_s
             bound_s = op_bound_s if name == _KERNELS else program_bound_s
             called = _below(name, until_s, bound_s, bound_s if warm_s is None else warm_s, all_timed=all_timed)
-        gaps.append(Gap(name=called[0], seconds=until_s - before, until_s=until_s, remedy=called[1]))
+        gaps.append(Gap(name=called, seconds=until_s - before, until_s=until_s))
         before = until_s
     return tuple(gaps)
 
 
-def _below(name: str, until_s: float, bound_s: float, warm_s: float, *, all_timed: bool) -> tuple[str, str]:
+def _below(name: str, until_s: float, bound_s: float, warm_s: float, *, all_timed: bool) -> str:
     if name == _KERNELS and not all_timed:
-        return "kernels, some of them without a time", ""
+        return "kernels, some of them without a time"
     if until_s < warm_s:
         what = "kernels faster than their bound" if name == _KERNELS else "step faster than its program bound"
-        return f"contradiction: {what}", "see the notes"
-    return ("saved by a warm cache" if until_s < bound_s else "saved by fusion and overlap"), ""
+        return f"contradiction: {what}"
+    return "saved by a warm cache" if until_s < bound_s else "saved by fusion and overlap"
 
 
-def _communication(exchange: Exchange | None, busy_s: float | None) -> list[tuple[str, float | None, str]]:
+def _communication(exchange: Exchange | None, busy_s: float | None) -> list[tuple[str, float | None]]:
     if exchange is None:
         return []
-    if exchange.exposed_s < exchange.op_bound_s:
-        return [("communication hidden behind computing", busy_s, "")]
-    remedy = "overlap with computing, larger messages, balanced ranks"
-    return [("exposed communication beyond its bound", busy_s, remedy)]
+    hidden = exchange.exposed_s < exchange.op_bound_s
+    return [("communication hidden behind computing" if hidden else "exposed communication beyond its bound", busy_s)]

@@ -15,8 +15,7 @@ from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Series, Shown, Table, share, table
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
-from rooflight.roofline.tables.report import report_of
+from rooflight.roofline.tables.document import AnalysisDocument
 from rooflight.roofline.waiting import RankWaits, Wait, Waiting, waiting_of
 
 _EVEN: Final = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
@@ -245,7 +244,7 @@ def _number(analysis: Analysis, key: str, name: str) -> int:
 def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
     """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
     slowest = ranked.analyses[ranked.slowest]
-    whole = report_of(slowest, top=top)
+    whole = slowest.report(top=top)
     tables = tuple(_of_slowest(table, ranked) for table in whole.tables)
     return Report(
         title=f"{whole.title}, {count_of(ranked.world_size, 'rank')}",
@@ -258,7 +257,7 @@ def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
             waiting=WaitingFigures.view(
                 ranked.waiting, ranks=ranked.waiting.by_rank, longest=ranked.waiting.waits[:_PAIRS]
             ),
-            slowest=analysis_data(slowest, whole.conclusion),
+            slowest=whole.data,
             conclusion=_verdict(ranked),
         ),
         facts=tuple(_facts(ranked)),

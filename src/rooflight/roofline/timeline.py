@@ -1,70 +1,36 @@
-"""The timeline of a measured run in reports: what the device did with the wall time, why it was idle and what helps,
-how the host launched its work, and which of its work belongs to no op.
+"""The timeline of a measured run in reports: what the device did with the wall time, why it was idle, how the host
+launched its work, and which of its work belongs to no op. What helps, a diagnosis says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Table, share, table
-from rooflight.records.timeline import DeviceTime, Idle, IdleCause, Launches, NamedWork, Timeline
+from rooflight.records.timeline import Idle, IdleCause, Launches, NamedWork, Timeline
 from rooflight.roofline.groups import plain_name
 
 _MUCH_IDLE: Final = 0.1  # of the wall time: so much idle time is in the conclusion
-_LONG_S: Final = 1e-3
 _FEW_STEPS: Final = 20
-
-
-class _Cause(NamedTuple):
-    """A cause of idle time in words, as the end of "because", and what would help."""
-
-    name: str
-    because: str
-    remedy: str
-
-
-_CAUSES: Final[Mapping[IdleCause, _Cause]] = {
-    IdleCause.HOST: _Cause(
-        "host late to launch", "the host was late to launch", "torch.compile, CUDA graphs, fewer and larger ops"
-    ),
-    IdleCause.SYNC: _Cause(
-        "host waited for the device", "the host had waited for the device", "fewer syncs, .item() and .cpu()"
-    ),
-    IdleCause.PAGEABLE_COPY: _Cause(
-        "copy from pageable memory",
-        "the host copied from pageable memory",
-        "pinned memory (pin_memory=True), non_blocking=True",
-    ),
-    IdleCause.DATA_LOADER: _Cause(
-        "data loader", "the host waited for the data loader", "more workers (num_workers), prefetching"
-    ),
-    IdleCause.RANK: _Cause(
-        "waiting for a rank", "the host waited for another rank", "balanced ranks, fewer barriers and host collectives"
-    ),
-    IdleCause.DRIVER: _Cause(
+_CAUSES: Final[Mapping[IdleCause, tuple[str, str]]] = {
+    IdleCause.HOST: ("host late to launch", "the host was late to launch"),
+    IdleCause.SYNC: ("host waited for the device", "the host had waited for the device"),
+    IdleCause.PAGEABLE_COPY: ("copy from pageable memory", "the host copied from pageable memory"),
+    IdleCause.DATA_LOADER: ("data loader", "the host waited for the data loader"),
+    IdleCause.RANK: ("waiting for a rank", "the host waited for another rank"),
+    IdleCause.DRIVER: (
         "driver: allocation, loading kernels",
         "the host was in the driver, which allocated memory or loaded kernels",
-        "warm-up steps before the profile, memory that is kept",
     ),
-    IdleCause.PROFILER: _Cause("the profiler", "the profiler worked", "warm-up steps in the profiler's schedule"),
-    IdleCause.LAUNCH: _Cause(
-        "work queued, not begun", "queued work had not begun", "CUDA graphs, fewer and larger kernels"
-    ),
-    IdleCause.UNKNOWN: _Cause(
-        "unknown: no launch in the trace", "launches before the trace are unknown", "a trace that begins earlier"
-    ),
+    IdleCause.PROFILER: ("the profiler", "the profiler worked"),
+    IdleCause.LAUNCH: ("work queued, not begun", "queued work had not begun"),
+    IdleCause.UNKNOWN: ("unknown: no launch in the trace", "launches before the trace are unknown"),
 }
-_WITH_GRAPHS: Final = {
-    IdleCause.HOST: "more of the step in the graph, less work on the host between replays",
-    IdleCause.LAUNCH: "fewer and larger kernels in the graph",
-}
-"""What helps a program that replays or captures graphs."""
-_COMPILED: Final = {IdleCause.HOST: 'CUDA graphs (mode="reduce-overhead"), fewer graph breaks, a bigger batch'}
-"""What helps a program that torch.compile has compiled."""
+"""A cause of idle time in words, and as the end of "because"."""
 
 
 class UnattributedWork(Fields, frozen=True, kw_only=True):
@@ -122,15 +88,13 @@ def _idle_table(found: Timeline) -> Table:
         "idle",
         "Why the device was idle",
         found.idle_details,
-        ("cause", "", lambda detail: _CAUSES[detail.cause].name),
+        ("cause", "", lambda detail: _CAUSES[detail.cause][0]),
         ("time", "s", lambda detail: detail.seconds),
         ("share", "%", lambda detail: share(detail.seconds, found.wall_s)),
         ("times", "", lambda detail: detail.count),
         ("median", "s", lambda detail: detail.median_s),
         ("longest", "s", lambda detail: detail.longest_s),
         ("mostly in", "", lambda detail: _short(detail.where, 48) or None),
-        ("remedy", "", lambda detail: idle_remedy(detail.cause, found)),
-        wraps=("remedy",),
         optional=("median", "longest", "times", "mostly in"),
         note="Shares are of the wall time.",
     )
@@ -243,7 +207,7 @@ def _unattributed_tables(found: Timeline, rest: UnattributedWork, top: int) -> I
 
 
 def idle_sentence(found: Timeline, device: str) -> str:
-    """For the conclusion: how much of the time the device was idle, mostly why, and what helps; empty where little."""
+    """For the conclusion: how much of the time the device was idle, and mostly why; empty where little."""
     if not found.wall_s or found.idle is None or found.idle_s < _MUCH_IDLE * found.wall_s:
         return ""
     cause, seconds = _longest(found.idle)
@@ -251,33 +215,8 @@ def idle_sentence(found: Timeline, device: str) -> str:
         return ""
     return (
         f" {device or 'The device'} was idle for {percent(found.idle_s / found.wall_s)} of the trace; for "
-        f"{percent(seconds / found.wall_s)} ({Quantity(seconds, 's')}) because {_CAUSES[cause].because}. What helps: "
-        f"{idle_remedy(cause, found)}."
+        f"{percent(seconds / found.wall_s)} ({Quantity(seconds, 's')}) because {_CAUSES[cause][1]}."
     )
-
-
-def idle_remedy(cause: IdleCause, found: Timeline) -> str:
-    """What would shrink idle time of this cause."""
-    # queued work that waits so long waits for more than the latency of its launch
-    if cause is IdleCause.LAUNCH and any(
-        detail.cause is cause and detail.longest_s > max(_LONG_S, detail.seconds / 2) for detail in found.idle_details
-    ):
-        return "look for what it waits for: an event, another process, work before the trace"
-    launches = found.launches
-    if launches is not None and (launches.graphs or launches.captures):
-        return _WITH_GRAPHS.get(cause, _CAUSES[cause].remedy)
-    if launches is not None and launches.compiled:
-        return _COMPILED.get(cause, _CAUSES[cause].remedy)
-    return _CAUSES[cause].remedy
-
-
-def step_remedy(found: Timeline) -> str:
-    """What would shrink the idle time of a step of the session, by its main cause; empty where causes are not known."""
-    stretches: list[DeviceTime] = [step for step in found.steps if step.in_session] or [found]
-    known = [each.idle for each in stretches if each.idle is not None]
-    seconds = {cause: sum(getattr(idle, cause.field) for idle in known) for cause in IdleCause}
-    most = max(seconds, key=lambda cause: seconds[cause])
-    return idle_remedy(most, found) if seconds[most] else ""
 
 
 def launch_facts(found: Launches) -> Iterable[tuple[str, Cell]]:
@@ -318,7 +257,7 @@ def _main_cause(idle: Idle | None) -> str | None:
     if idle is None:
         return None
     cause, seconds = _longest(idle)
-    return f"{_CAUSES[cause].name}, {Quantity(seconds, 's')}" if seconds else None
+    return f"{_CAUSES[cause][0]}, {Quantity(seconds, 's')}" if seconds else None
 
 
 def _short(name: str, letters: int = 72) -> str:

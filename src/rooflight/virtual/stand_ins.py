@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
-from rooflight.capture.run.callers import is_users
+from rooflight.capture.own_code import is_users
 from rooflight.capture.triton_programs import (
     LANGUAGE,
     Block,

@@ -45,6 +45,7 @@ class Tape:
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._refined: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
+        self.class_lines: dict[str, str] = {}
         self._phases: dict[str, int] = {}
         self._functions: dict[str, int] = {}
         self._contexts: dict[tuple[int, int, int, int], int] = {}
@@ -296,6 +297,7 @@ class Tape:
         return Session(
             signatures=tuple(distinct),
             modules=tuple(starmap(_module_entry, self._modules)),
+            class_lines=dict(self.class_lines),
             phases=tuple(self._phases),
             functions=tuple(self._functions),
             columns=Columns(

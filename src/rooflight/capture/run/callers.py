@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from weakref import ref
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from rooflight.capture.own_code import is_users
 from rooflight.capture.run.steps import Steps
 
 
@@ -115,10 +115,4 @@ def _is_own(file: str) -> bool:
     return file.startswith(_OWN)
 
 
-def is_users(file: str) -> bool:
-    """Whether a file is the user's own, and no library's."""
-    return not (file.startswith(("<", _STANDARD, _OWN)) or "/site-packages/" in file)
-
-
 _OWN: Final = str(Path(__file__).parents[2]) + "/"
-_STANDARD: Final = str(Path(os.__file__).parent) + "/"

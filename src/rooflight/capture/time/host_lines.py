@@ -7,7 +7,6 @@ thread's CPU clock at each sample. It runs in steps of its own; those that are t
 from __future__ import annotations
 
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from rooflight.capture.own_code import is_users
 from rooflight.records.timeline import HostLine, Within
 
 INTERVAL_S: Final = 1e-3
@@ -38,11 +38,6 @@ _WITHIN: Final = (
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
-
-_OURS: Final = str(Path(__file__).parents[2])
-_LIBRARIES: Final = (
-    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}, "<frozen", _OURS,
-)  # fmt: skip
 
 Key = tuple[CodeType | None, int, Within]
 
@@ -127,7 +122,7 @@ class HostLines:
         if code not in self._places:
             file = code.co_filename
             named = next((name for part, name in _WITHIN if part in file), Within.ITSELF)
-            self._places[code] = named if file.startswith(_LIBRARIES) else None
+            self._places[code] = None if is_users(file) else named
         return self._places[code]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
@@ -20,6 +21,17 @@ def regime_text(found: Diagnosis) -> str:
     others = sorted(found.shares.items(), key=lambda each: -each[1])
     rest = [f"{name} {percent(share)}" for name, share in others if share >= _LEAST and name != found.regime.value]
     return f"{found.regime.value} ({percent(found.confidence)} of the step{'; ' if rest else ''}{', '.join(rest)})"
+
+
+def answer(found: Diagnosis | None) -> str:
+    """What to change first, and what that gains; empty where no times are known."""
+    if found is None or not found.step_s or found.source == "bound":
+        return ""
+    if not found.findings:
+        return "Nothing was found that would gain 3% or more of a step."
+    first = found.findings[0]
+    gain = f"{Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}"
+    return f"First: {first.title}. What helps: {_first_part(first.remedy)}. Predicted gain: {gain}."
 
 
 def findings_facts(found: Diagnosis | None) -> Iterable[tuple[str, Cell]]:
@@ -44,13 +56,13 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
         ("what helps", "", lambda each: each.remedy),
         ("gains", "s", lambda each: each.predicted_gain_s),
         ("between", "", _interval),
-        ("after those above", "s", lambda each: each.after_others_s),
+        ("gain left", "s", lambda each: each.after_others_s),
         ("id", "", lambda each: each.id),
         top=top,
         wraps=("why", "what helps"),
-        optional=("after those above", "id", "between"),
+        optional=("gain left", "id", "between"),
         note=f"Seconds of a step of {Quantity(found.step_s, 's')} ({found.source}). Losses overlap; each gain is of "
-        "the remedy alone.",
+        "the remedy alone, and what is left of it once those above are applied.",
     )
 
 
@@ -59,11 +71,18 @@ def first_findings(found: Table) -> Table:
     lost, why, helps, gains, ends = (found.names.index(name) for name in found.names[:5])
 
     rows = [
-        (row[lost], str(row[why]).partition(": ")[0], _first_part(str(row[helps])), row[gains], row[ends])
+        (row[lost], _title_and_line(str(row[why])), _first_part(str(row[helps])), row[gains], row[ends])
         for row in found.rows[:FIRST]
     ]
     columns = tuple(found.columns[place] for place in (lost, why, helps, gains, ends))
     return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("between",), note="")
+
+
+def _title_and_line(why: str) -> str:
+    """A cause without its evidence, but for the first line of the program that this names."""
+    title, _, evidence = why.partition(": ")
+    line = re.search(r"[^\s(]+\.py:\d+", evidence)
+    return f"{title}, {line[0]}" if line else title
 
 
 def _first_part(text: str) -> str:

@@ -21,7 +21,7 @@ from rooflight.roofline.memory import memory_fact
 from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup
-from rooflight.roofline.tables.findings import findings_facts, findings_table
+from rooflight.roofline.tables.findings import answer, findings_facts, findings_table
 from rooflight.roofline.tables.notes import analysis_notes
 from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
@@ -244,7 +244,7 @@ def report_of(
     """
     if top < 1:
         raise ValueError(f"--top {top}: at least 1 row")
-    verdict = of_script(analysis.session.run, conclusion(analysis))
+    verdict = of_script(analysis.session.run, " ".join(filter(None, (answer(found), conclusion(analysis)))))
     return Report(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
         data=analysis_data(analysis, verdict, found),
@@ -284,7 +284,7 @@ def conclusion(analysis: CostedSession) -> str:
         beside = f"{times} the {name} of {bound} (efficiency {percent(1 / speed)})"
     text = (
         f"The step took {Quantity(totals.measured_s, 's')}, {beside}; {limit}.{_unbounded_sentence(analysis)}"
-        f"{_without_peaks(analysis)}{_loss_sentence(analysis)}{_idle_sentence(analysis)}"
+        f"{_without_peaks(analysis)}{_idle_sentence(analysis)}"
     )
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
@@ -301,21 +301,6 @@ def _limit(analysis: CostedSession) -> str:
     most = next(iter(seconds_by((op.name, op.bound_s) for of, op in bounded if of is limiter)))
     share = percent(seconds / sum(shares.values()))
     return f"{share} of the op bound is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
-
-
-def _loss_sentence(analysis: CostedSession) -> str:
-    losses = {gap.name: gap.seconds for gap in analysis.waterfall}
-    if "overhead and idle" not in losses:
-        return ""
-    outside, slow = losses["overhead and idle"], losses.get("kernels slower than their bound", 0.0)
-    waited = losses.get("exposed communication beyond its bound", 0.0)
-    if waited > max(outside, slow):
-        return f" The largest loss is communication that nothing hides: {Quantity(waited, 's')} beyond its bound."
-    if outside > slow:
-        return f" The largest loss is time outside the ops: {Quantity(outside, 's')} of overhead."
-    if slow > 0:
-        return f" The largest loss is inside the ops, which run {Quantity(slow, 's')} longer than they must."
-    return ""
 
 
 def _idle_sentence(analysis: CostedSession) -> str:

@@ -75,13 +75,15 @@ def in_brief(report: Report, path: str) -> Report:
     layers, found = report.table("by_layer"), report.table("findings")
     tables = [first_findings(found)] if found is not None else []
     tables += [_longest(layers)] if layers is not None and found is None else []
-    notes = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
+    more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
+    notes = [f"Evidence: rooflight diagnose {path}"] if found is not None else []
+    notes += [f"All tables{more}: rooflight analyze {path}"]
     brief = replace(
         report,
         facts=tuple(facts),
         tables=tuple(tables),
         series=(),
-        notes=(f"All tables{notes}: rooflight analyze {path}",),
+        notes=tuple(notes) if path else (),
     )
     return replace(report, brief=brief)
 

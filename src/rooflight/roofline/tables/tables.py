@@ -61,8 +61,6 @@ def _waterfall_table(analysis: CostedSession) -> Table:
         ("time", "s", lambda gap: gap.seconds),
         ("so far", "s", lambda gap: gap.until_s),
         ("share", "%", lambda gap: share(gap.seconds, gaps[-1].until_s)),
-        ("remedy", "", lambda gap: gap.remedy),
-        wraps=("remedy",),
     )
 
 
@@ -285,7 +283,6 @@ def _waterfall(analysis: CostedSession) -> Series:
         y=tuple(gap.seconds for gap in gaps),
         mark=Mark.BARS,
         base=tuple(gap.until_s - gap.seconds for gap in gaps),
-        labels=tuple(gap.remedy for gap in gaps),
     )
     title = "Waterfall: from the program bound to the measured step"
     return Series(id="waterfall", title=title, x=Axis(name=""), y=Axis(name="time", unit="s"), lines=(bars,))
