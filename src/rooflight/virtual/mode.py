@@ -26,6 +26,7 @@ from rooflight.virtual.likely import balanced, guess, likely_of
 from rooflight.virtual.values import Answers, Values, covers, is_small
 
 _aten = torch.ops.aten
+_DEVICE: Final = torch.ops.prim.device.default
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
@@ -71,15 +72,17 @@ class Facts:
         """How its results are made again: "new", "view", "written", or never."""
         if func.namespace == "c10d" and name != "broadcast_":  # no schema there says what is written
             self.written = [(place, each.name) for place, each in enumerate(schema.arguments)]
-        if func.namespace != "aten" or name in _ALWAYS_RUN or func in HANDLERS or torch.Tag.inplace_view in func.tags:
+        if func.namespace != "aten" or name in _ALWAYS_RUN or torch.Tag.inplace_view in func.tags:
             return
         if not any("Tensor" in str(each.type) for each in schema.arguments):
             return
-        if not any(given) and not any(returned):
+        if name == "_unsafe_view":  # a view, though its schema does not say so
+            self.kind = "view"
+        elif not any(given) and not any(returned):
             self.kind = "new"
         elif self.written:
             self.kind = "written" if len(returned) <= 1 and (not returned or returned[0] is not None) else ""
-        elif len(returned) == 1 and str(schema.returns[0].type) == "Tensor" and given[0] and not any(given[1:]):
+        elif len(returned) == 1 and given[0] and not any(given[1:]):
             self.kind = "view"
 
 
@@ -116,6 +119,8 @@ class VirtualMode(TorchDispatchMode):
             if kind not in _PLAIN and self.is_foreign(kind):
                 return NotImplemented
         kwargs = kwargs or {}
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks about ten times for each op
+            return args[0].device
         handler = HANDLERS.get(func)
         if handler is not None:
             out = handler(self, func, args, kwargs)
@@ -150,7 +155,7 @@ class VirtualMode(TorchDispatchMode):
     def was_used(self) -> bool:
         """Whether something ran on the device."""
         learnt = (made for kind, _, made in self._known.values() if kind != "written")
-        return any(each[3].type == "cuda" for made in learnt for each in made)
+        return any(each is not None and each[3].type == "cuda" for made in learnt for each in made)
 
     # -- results
 
@@ -241,39 +246,41 @@ class VirtualMode(TorchDispatchMode):
         results = list(out) if several else [out]
         given = {_storage_id(each) for each in tensors}
         for each in results:
+            if each is None:
+                continue
             if type(each) is not FakeTensor or each.layout is not torch.strided or each.is_complex() or each.is_neg():
                 return
             if kind == "new" and (_storage_id(each) in given or each.storage_offset()):
                 return
         if kind == "view":
             assert isinstance(first, torch.Tensor)
-            if several or _storage_id(out) != _storage_id(first) or out.dtype is not first.dtype:
+            if any(_storage_id(each) != _storage_id(first) or each.dtype is not first.dtype for each in results):
                 return
-        made = [(each.shape, each.stride(), each.dtype, each.fake_device, each.storage_offset()) for each in results]
+        made = [
+            None if each is None else (each.shape, each.stride(), each.dtype, each.fake_device, each.storage_offset())
+            for each in results
+        ]
         self._known[key] = kind, type(out) if several else None, made
 
     def _make_again(self, learnt: Any, args: tuple[Any, ...]) -> Any:
         kind, several, made = learnt
         if kind == "written":
             return args[0] if made else None
+        results: Any
         if kind == "view":
-            ((size, stride, _, device, offset),) = made
             fake, inside = self.fake, torch._C._meta_in_tls_dispatch_include()
             before = fake.in_kernel_invocation
             with torch._C._DisableTorchDispatch():
                 fake.in_kernel_invocation = True
                 torch._C._set_meta_in_tls_dispatch_include(True)
                 try:
-                    view = torch.as_strided(args[0], size, stride, offset)
+                    views = [torch.as_strided(args[0], size, stride, offset) for size, stride, _, _, offset in made]
                 finally:
                     fake.in_kernel_invocation = before
                     torch._C._set_meta_in_tls_dispatch_include(inside)
-                return self._fake(view, device)
-        with torch._C._DisableTorchDispatch():
-            results = [
-                self._fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
-                for size, stride, dtype, device, _ in made
-            ]
+                results = [self._fake(view, each[3]) for view, each in zip(views, made, strict=True)]
+        else:
+            results = [None if each is None else self._new(*each[:4]) for each in made]
         return several(results) if several is not None else results[0]
 
     # -- values

@@ -26,6 +26,7 @@ from rooflight.capture.record.signatures import tensors_in
 from rooflight.capture.record.tape import Tape
 from rooflight.records.record import Direction
 
+_DEVICE = torch.ops.prim.device.default
 _NO_MODULE = -2
 _FORWARD, _BACKWARD, _OPTIMIZER = map(int, Direction)  # plain ints hash faster
 _PLAIN_TENSORS = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
@@ -94,6 +95,8 @@ class DispatchSource(Source):
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks for it once or more for each op
+            return args[0].device
         if self.blind:
             return func(*args, **(kwargs or {}))
         for kind in types:
