@@ -1,4 +1,4 @@
-"""Thirty-five kinds of scripts for CUDA, unedited: each is answered, and what its step runs was counted by hand."""
+"""Forty-two kinds of scripts for CUDA, unedited: each is answered, and what its step runs was counted by hand."""
 
 from __future__ import annotations
 
@@ -21,6 +21,21 @@ TABLE = {
     "fsdp1_gpt": (RANKS, "AdamW", {"c10d::_allgather_base_": 13, "c10d::_reduce_scatter_base_": 7, ATTENTION: 12}),
     # the gradients of seven norms, whose weights all ranks of a row hold
     "tensor_sequence_parallel": (RANKS, "AdamW", {"_c10d_functional::all_reduce": 7, ATTENTION: 3, "aten::addmm": 9}),
+    # shards of six blocks and a root: gathered twice, the root once; what is scattered is summed over the copies
+    "hsdp_llama": (
+        2 * RANKS,
+        "AdamW",
+        {"c10d::_allgather_base_": 13, "c10d::_reduce_scatter_base_": 7, "c10d::allreduce_": 7, "aten::addmm": 13},
+    ),
+    # the text's features with their gradients, which an all-to-all brings back, the image's without; two buckets
+    "contrastive_gather": (RANKS, "AdamW", {"c10d::allgather_": 2, "c10d::alltoall_": 1, "c10d::allreduce_": 2}),
+    # of two layers: counts, tokens there and back; of the gradients all but those of the input. Two experts a rank
+    "expert_parallel": (RANKS, "AdamW", {"c10d::alltoall_base_": 2 * 3 + 3, "aten::mm": 2 * 13 + 1}),
+    # the first of four stages: two blocks, eight micro-batches
+    "pipelined": (4, "Adam", {"c10d::send": 8, "c10d::recv_": 8, "aten::addmm": 8 * 2 * 3, ATTENTION: 16}),
+    "old_amp": (1, "SGD", {"aten::convolution": 5, "aten::convolution_backward": 5, "aten::addmm": 1}),
+    "lightning_speech": (1, "AdamW", {"aten::gru": 1, "rooflight::gru_backward": 1, "aten::convolution": 1}),
+    "timed_inference": (1, "Sequential", {ATTENTION: 6, "aten::addmm": 24, "aten::_fused_rms_norm": 24}),
     "trainer_bert": (1, "AdamW", {ATTENTION: 8, "aten::_fused_adamw_": 2}),
     "accelerated_vit": (RANKS, "AdamW", {ATTENTION: 8, "aten::convolution": 2}),
     "llama_static_cache": (1, "LlamaForCausalLM", {ATTENTION: 4, "aten::mm": 4 * 7 + 1}),
@@ -68,7 +83,9 @@ def answered(tmp_path, name):
     if name in WITH_TORCHVISION:
         pytest.importorskip("torchvision")
     gpus, step, counts = TABLE[name]
-    session, found, _ = run_on(tmp_path, SCRIPTS / f"{name}.py", options=("--gpus", str(gpus)))
+    nodes = 2 if name == "hsdp_llama" else 1
+    options = ("--gpus", str(gpus // nodes), "--nodes", str(nodes))
+    session, found, _ = run_on(tmp_path, SCRIPTS / f"{name}.py", options=options)
     assert session.run.step.name.removesuffix(".step") == step
     assert {op: len(calls_of(session, op)) for op in counts} == counts
     (row,) = found["run"]["on"]

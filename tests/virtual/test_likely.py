@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import json, torch, torch.nn.functional as F
+import gc, json, torch, torch.nn.functional as F
 d = "cuda"
 logits = torch.randn(64, 8, device=d)
 found = {}
@@ -43,6 +43,43 @@ tokens = torch.randint(0, 50, (200,), device=d)
 found["tokens"] = (tokens == 7).nonzero().numel()
 tokens.add_(torch.randint(0, 50, (200,), device=d))
 found["changed"] = tokens[tokens == 7].numel()
+
+import torch.distributed as dist
+dist.init_process_group("nccl", rank=0, world_size=4)
+arriving = torch.empty_like(counts)
+dist.all_to_all_single(arriving, counts)
+found["arriving"] = arriving.view(4, 2).sum(1).tolist()
+gathered = torch.empty(4 * 64, dtype=torch.long, device=d)
+dist.all_gather_into_tensor(gathered, logits.argmax(-1))
+found["gathered"] = (gathered == 3).nonzero().numel()
+
+gc.collect()
+held = torch.cuda.memory_allocated()
+with torch.no_grad():
+    large = torch.empty(1000, 1000, device=d)
+    part = large[1:]
+    found["a view takes nothing"] = torch.cuda.memory_allocated() - held
+    del large, part
+    found["given back"] = torch.cuda.memory_allocated() - held
+    torch.cuda.reset_peak_memory_stats()
+    scores = F.scaled_dot_product_attention(*(torch.empty(1, 2, 512, 64, device=d) for _ in range(3)))
+    scores.mul_(2)
+    found["most"] = torch.cuda.max_memory_allocated() - held
+    scores.untyped_storage().resize_(0)
+    found["shrunk"] = torch.cuda.memory_allocated() - held
+    free, total = torch.cuda.mem_get_info()
+    found["free"] = total - free == torch.cuda.memory_reserved() >= torch.cuda.max_memory_allocated()
+with torch.autocast("cuda", torch.bfloat16):
+    x = torch.randn(4, 6, 8, device=d)
+    found["recurrent"] = [str(each.dtype) for each in torch.nn.GRU(8, 16, bidirectional=True).cuda()(x.bfloat16())]
+    cell = torch.nn.LSTMCell(8, 16).cuda()
+    state = cell(x[0], cell(x[0]))
+    state[0].sum().backward()
+    found["cell"] = [list(state[1].shape), list(cell.weight_hh.grad.shape)]
+    cell = torch.nn.GRUCell(8, 16).cuda()
+    state = cell(x[0], cell(x[0]))
+    state.sum().backward()
+    found["gated cell"] = [list(state.shape), list(cell.weight_hh.grad.shape)]
 print(json.dumps(found))
 """
 
@@ -80,6 +117,16 @@ EXPECTED = {
     "zeroed": 0,  # known
     "tokens": 4,
     "changed": 200,
+    "arriving": [16] * 4,  # 64 in all, as each rank sends
+    "gathered": 32,  # 256 / 8
+    "a view takes nothing": 4_000_256,  # 10^6 numbers of 4 bytes, in blocks of 512
+    "given back": 0,
+    "most": 4 * 2 * 512 * 64 * 4,  # three operands and the result
+    "shrunk": 0,
+    "free": True,
+    "recurrent": ["torch.bfloat16"] * 2,  # cuDNN casts weights too
+    "cell": [[6, 16], [64, 16]],
+    "gated cell": [[6, 16], [48, 16]],
 }
 
 

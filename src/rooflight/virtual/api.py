@@ -12,7 +12,6 @@ import inspect
 import re
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,6 +20,7 @@ from typing import Any, Final
 import torch
 
 from rooflight.capture.run.elsewhere import Seen
+from rooflight.virtual.memory import Memory
 from rooflight.virtual.mode import VirtualMode
 
 Given = Mapping[str, Any]
@@ -125,17 +125,17 @@ def install(mode: VirtualMode, seen: Seen, gpus: int) -> None:
     """Let ``torch.cuda`` answer for the device, for the rest of the process."""
     current = _Current(mode)
     _fill_bindings()
-    replace_functions(answers(current, seen, gpus))
+    replace_functions(answers(current, seen, gpus, mode.memory))
+    mode.memory.follow_resizes()
     _replace_classes(current)
     torch.version.cuda = "13.0"
     torch.cuda._initialized = True
 
 
-def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
+def answers(current: _Current, seen: Seen, gpus: int, held: Memory) -> dict[str, Answer]:
     """The table: by the full name of a function of torch's, what it returns for the arguments that it is given."""
     memory = seen.memory
     state, stream = torch.zeros(16, dtype=torch.uint8), Stream()
-    used = {"allocated": memory // 4, "reserved": memory // 2}
     properties = SimpleNamespace(
         name=seen.name, major=seen.capability[0], minor=seen.capability[1], total_memory=memory,
         multi_processor_count=seen.units, L2_cache_size=seen.l2, is_integrated=0, is_multi_gpu_board=0, warp_size=32,
@@ -155,19 +155,16 @@ def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
         "initial_seed": 0, "current_stream": stream, "default_stream": stream, "get_stream_from_external": stream,
         "graph_pool_handle": (0, 0), "is_current_stream_capturing": False, "can_device_access_peer": True,
         "cudart": runtime, "utilization": 100, "temperature": 40, "power_draw": 0, "clock_rate": 1980,
-        "memory_usage": 50, "get_sync_debug_mode": 0, "mem_get_info": (memory // 2, memory), "memory_summary": "",
-        "memory_snapshot": [], "memory_allocated": used["allocated"], "max_memory_allocated": used["allocated"],
-        "memory_reserved": used["reserved"], "max_memory_reserved": used["reserved"],
-        "memory_cached": used["reserved"], "max_memory_cached": used["reserved"],
-        "device_memory_used": used["reserved"], "get_allocator_backend": "native", "list_gpu_processes": "",
+        "memory_usage": 50, "get_sync_debug_mode": 0, "memory_summary": "",
+        "memory_snapshot": [], "get_allocator_backend": "native", "list_gpu_processes": "",
         "caching_allocator_alloc": 0, "nccl.version": (2, 27, 3), "nccl.is_available": True,
         "nvtx.range_push": 0, "nvtx.range_pop": 0, "nvtx.mark": None, "nvtx.range_start": 0, "nvtx.range_end": None,
     }  # fmt: skip
     nothing = (
-        "init _lazy_init synchronize empty_cache ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state "
-        "set_rng_state_all set_stream reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached "
-        "reset_accumulated_memory_stats set_per_process_memory_fraction _sleep caching_allocator_delete check_error "
-        "set_sync_debug_mode profiler.start profiler.stop reset_peak_host_memory_stats"
+        "init _lazy_init synchronize ipc_collect manual_seed manual_seed_all seed seed_all set_rng_state "
+        "set_rng_state_all set_stream reset_accumulated_memory_stats set_per_process_memory_fraction _sleep "
+        "caching_allocator_delete check_error set_sync_debug_mode profiler.start profiler.stop "
+        "reset_peak_host_memory_stats"
     )
     found: dict[str, Answer] = {f"torch.cuda.{name}": _always(value) for name, value in constants.items()}
     found |= {f"torch.cuda.{name}": _always(None) for name in nothing.split()}
@@ -181,7 +178,6 @@ def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
         "torch.cuda.get_rng_state_all": lambda _: [state.clone() for _ in range(gpus)],
         "torch.cuda.stream": lambda given: contextlib.nullcontext(given["stream"]),
         "torch.cuda.make_graphed_callables": lambda given: given["callables"],
-        "torch.cuda.memory_stats": lambda _: defaultdict(int),
         "torch.backends.cuda.is_built": _always(True),
         "torch.backends.cudnn.version": _always(91000),
         "torch.backends.cudnn.is_available": _always(True),
@@ -193,15 +189,11 @@ def answers(current: _Current, seen: Seen, gpus: int) -> dict[str, Answer]:
         "torch.accelerator.current_stream": _always(stream),
         "torch.accelerator.set_stream": _always(None),
         "torch.accelerator.synchronize": _always(None),
-        "torch.accelerator.empty_cache": _always(None),
-        "torch.accelerator.memory_stats": lambda _: defaultdict(int),
-        "torch.accelerator.memory_allocated": _always(used["allocated"]),
-        "torch.accelerator.max_memory_allocated": _always(used["allocated"]),
-        "torch.accelerator.memory_reserved": _always(used["reserved"]),
-        "torch.accelerator.max_memory_reserved": _always(used["reserved"]),
-        "torch.accelerator.reset_peak_memory_stats": _always(None),
         "torch.accelerator.reset_accumulated_memory_stats": _always(None),
     }
+    for name, answer in held.answers(memory).items():
+        owners = [owner for owner in ("torch.cuda", "torch.accelerator") if hasattr(_owner_of(f"{owner}.")[0], name)]
+        found |= {f"{owner}.{name}": answer for owner in owners}
     return found
 
 

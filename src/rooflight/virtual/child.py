@@ -83,12 +83,24 @@ class Child:
         from rooflight.capture.run.finder import StepFinder
         from rooflight.capture.run.launch import mark_function
         from rooflight.records.timeline import StepKind
-        from rooflight.virtual import absent, api, block_masks, groups, hooks, operators, shapes, stand_ins, tensors
+        from rooflight.virtual import (
+            absent,
+            api,
+            block_masks,
+            copies,
+            groups,
+            hooks,
+            operators,
+            shapes,
+            stand_ins,
+            tensors,
+        )
         from rooflight.virtual.mode import VirtualMode
 
         hooks.install(wanted.gpus)
         self.mode = VirtualMode(shapes.sized_by_values)
         api.install(self.mode, wanted.seen, wanted.gpus)
+        copies.install()
         operators.install(self.mode)
         tensors.install(self.mode)
         groups.install(self.mode, ranks, wanted.rank)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import multiprocessing.context
 import os
+import sys
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from multiprocessing.process import parent_process
 from types import SimpleNamespace
 from typing import Any, Final
@@ -19,6 +20,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_map_only
 
+from rooflight.capture.run.callers import calling_line
+from rooflight.capture.run.hooks import WhenImported
 from rooflight.virtual.api import everywhere, replace_functions
 from rooflight.virtual.mode import HANDLERS, VirtualMode
 
@@ -57,6 +60,7 @@ def install(mode: VirtualMode, ranks: int, rank: int) -> None:
     _know_what_is_exchanged(mode)
     _reduce_by_hook()
     _spawn(mode, rank)
+    sys.meta_path.insert(0, WhenImported("torch.distributed.pipelining.schedules", partial(_prepare_pipelines, mode)))
 
 
 def _replace(new: dict[Any, Any]) -> None:
@@ -176,6 +180,30 @@ class _Work:
     def get_future(self) -> Any:
         """The future of a list of its tensor."""
         return self._future
+
+
+def _prepare_pipelines(mode: VirtualMode) -> None:
+    """A stage of a pipeline is told by its neighbours what they send: it takes what the script said of its inputs."""
+    module: Any = sys.modules["torch.distributed.pipelining.stage"]
+    schedules: Any = sys.modules["torch.distributed.pipelining.schedules"]
+
+    def receive(self: Any, source: int) -> Any:
+        if source > self.stage_index:
+            return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(self._stage_meta.outputs))
+        if not self._user_meta.inputs:
+            raise RuntimeError(
+                f"{calling_line()} runs stage {self.stage_index}, whose inputs another rank would describe: give "
+                "PipelineStage its input_args, or record rank 0"
+            )
+        return module._StageForwardMeta(forward_metas=self._user_meta.inputs)
+
+    def agree(_: Any, stages: Sequence[Any], has_backward: bool, _done: bool) -> None:
+        mode.answers.note("the other stages of a pipeline", "not waited for")
+        for stage in stages:
+            dynamic = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)
+            stage._inference_mode = module.InferenceMode.DYNAMIC if dynamic else module.InferenceMode.STATIC
+
+    module.PipelineStage._recv_meta, schedules._PipelineSchedule._warmup_p2p = receive, agree
 
 
 def _reduce_by_hook() -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
 
 _HINT: Final = "likely"
 
@@ -39,6 +40,12 @@ def guess(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor], out: Any, *, view: bool
 ) -> None:
     """Note what is likely of what an op made of ``tensors``, of the first of which it may be a ``view``."""
+    if name in _EXCHANGED:
+        whole, part = (
+            next((each for each in tree_leaves(args[n]) if isinstance(each, FakeTensor)), None) for n in (1, 0)
+        )
+        _set(part, _part_of(likely_of(whole), whole, part))
+        return
     if name[-1] == "_" and name[0] != "_" and tensors:
         before = likely_of(tensors[0])
         tensors[0].__dict__.pop(_HINT, None)
@@ -51,7 +58,7 @@ def guess(
         results = results[:-1]
     found = _UNKNOWN
     if view or name in _KEPT:
-        found = before if before.total is None else _part_of(before, args[0], results[0])
+        found = _part_of(before, args[0], results[0])
     elif name in _RULES:
         found = _RULES[name](args, kwargs, before, out)
     elif isinstance(out, FakeTensor) and out.dtype is torch.bool:
@@ -102,6 +109,8 @@ def _of_truth(name: str, args: Sequence[Any], prior: Sequence[Likely], out: torc
 
 
 def _part_of(counts: Likely, whole: Any, part: Any) -> Likely:
+    if counts.total is None:
+        return counts
     same = isinstance(whole, torch.Tensor)
     return Likely(total=counts.total * part.numel() / max(1, whole.numel())) if same and counts.total else _UNKNOWN
 
@@ -156,7 +165,10 @@ _PLACES: Final[Mapping[str, tuple[int | None, int | None]]] = {
 }  # fmt: skip
 """Ops whose last result are places along a dimension: which argument says it, and which it is else."""
 _KEPT: Final = frozenset({"clone", "_to_copy", "index", "index_select", "gather", "flip", "roll", "repeat", "cat",
-                          "stack", "sort", "_unsafe_view"})  # fmt: skip
+                          "stack", "sort", "_unsafe_view", "all_to_all_single", "all_gather_into_tensor",
+                          "wait_tensor"})  # fmt: skip
+_EXCHANGED: Final = frozenset({"alltoall_base_", "alltoall_", "_allgather_base_", "allgather_"})
+"""What arrives is as likely as what is sent: all ranks have the like."""
 _BOTH: Final = frozenset({"logical_and", "bitwise_and", "__and__"})
 _EITHER: Final = frozenset({"logical_or", "bitwise_or", "__or__"})
 _ORDERS: Final = {name: vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge")}

@@ -23,10 +23,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.capture.record.dispatch import is_composite
 from rooflight.virtual.likely import balanced, guess, likely_of
+from rooflight.virtual.memory import Memory
 from rooflight.virtual.values import Answers, Values, covers, is_small
 
 _aten = torch.ops.aten
-_DEVICE: Final = torch.ops.prim.device.default
 _PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
@@ -42,6 +42,8 @@ _DECIDES: Final = {
     "__and__": False,
 }  # fmt: skip
 Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+HANDLERS: Final[dict[Any, Handler]] = {}
+"""By op: what answers a call of it, or leaves it to the mode by NotImplemented."""
 
 
 class _OddError(Exception):
@@ -86,6 +88,20 @@ class Facts:
             self.kind = "view"
 
 
+class _Fakes(FakeTensorMode):
+    """Makes fake tensors, whose memory counts."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.memory = memory
+
+    def __torch_dispatch__(self, *call: Any, **named: Any) -> Any:
+        out = super().__torch_dispatch__(*call, **named)
+        for each in _tensors((out,), {}):
+            self.memory.hold(each)
+        return out
+
+
 class VirtualMode(TorchDispatchMode):
     """One for the process; it is on the stack of every thread of the script."""
 
@@ -94,8 +110,8 @@ class VirtualMode(TorchDispatchMode):
     def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.sized = sized  # what makes results whose sizes depend on values
-        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
-        self.values, self.answers = Values(), Answers()
+        self.values, self.answers, self.memory = Values(), Answers(), Memory()
+        self.fake = _Fakes(self.memory)
         self.device = torch.device("cuda", 0)
         self.pins = False  # whether the script pinned memory of the host
         self._facts: dict[int, Facts] = {}
@@ -119,8 +135,6 @@ class VirtualMode(TorchDispatchMode):
             if kind not in _PLAIN and self.is_foreign(kind):
                 return NotImplemented
         kwargs = kwargs or {}
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks about ten times for each op
-            return args[0].device
         handler = HANDLERS.get(func)
         if handler is not None:
             out = handler(self, func, args, kwargs)
@@ -281,6 +295,8 @@ class VirtualMode(TorchDispatchMode):
                 results = [self._fake(view, each[3]) for view, each in zip(views, made, strict=True)]
         else:
             results = [None if each is None else self._new(*each[:4]) for each in made]
+            for each in results:
+                self.memory.hold(each)
         return several(results) if several is not None else results[0]
 
     # -- values
@@ -432,76 +448,3 @@ def _describe(value: Any, key: list[Any]) -> None:
         key += "number", value.dtype
     else:
         raise _OddError
-
-
-# -- ops that are not simply run
-
-
-def _item(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return mode.value_of(args[0]) if isinstance(args[0], FakeTensor) else NotImplemented
-
-
-def _is_nonzero(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return bool(mode.value_of(args[0])) if isinstance(args[0], FakeTensor) else NotImplemented
-
-
-def _move(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``.to(device)``: what was real keeps its values."""
-    source, device = args[0], kwargs.get("device")
-    to_gpu = device is not None and torch.device(device).type == "cuda"
-    if isinstance(source, FakeTensor):
-        if device is None or to_gpu or torch.device(device).type != "cpu":
-            return NotImplemented
-        return _to_host(mode, func, args, kwargs)
-    if not to_gpu:
-        return NotImplemented
-    with mode.fake:
-        out = func(mode.fake_of(source), *args[1:], **{**kwargs, "device": mode.with_index(device)})
-    if is_small(source) and covers(out):
-        mode.values.hold(out, source.detach())
-    return out
-
-
-def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A copy in the host's memory is real where its values are known, and else stays fake."""
-    known = mode.values.of(args[0])
-    if known is not None:
-        return func(known, *args[1:], **kwargs)
-    with mode.fake:
-        out = func(*args, **kwargs)
-    guess("_to_copy", args, kwargs, args[:1], out, view=False)
-    return out
-
-
-def _copy(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """``copy_``, between what is fake and what is real too."""
-    target, source = args[:2]
-    if not isinstance(target, FakeTensor) and isinstance(source, FakeTensor):
-        target.copy_(mode.real_of(source))
-        return target
-    return NotImplemented
-
-
-def _pinned(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    mode.pins = True
-    return args[0]
-
-
-def _finds_no_inf(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """A scaler's check of gradients finds nothing, or no step would follow."""
-    if not any(isinstance(each, FakeTensor) for each in args[0]):
-        return NotImplemented
-    for each in args[0]:
-        mode.values.forget(each)
-    return None
-
-
-HANDLERS: Final[dict[Any, Handler]] = {
-    _aten._local_scalar_dense.default: _item,
-    _aten.is_nonzero.default: _is_nonzero,
-    _aten._to_copy.default: _move,
-    _aten.copy_.default: _copy,
-    _aten._pin_memory.default: _pinned,
-    _aten.is_pinned.default: lambda *_: True,
-    _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,
-}

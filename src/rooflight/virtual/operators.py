@@ -47,11 +47,26 @@ def _statistics(tensor: torch.Tensor, count: int) -> tuple[torch.Tensor, ...]:
     return tuple(tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(count))
 
 
+def _wide(state: torch.Tensor, times: int) -> torch.Tensor:
+    return state.new_empty(state.shape[0], times * state.shape[1])
+
+
 _SHAPES: Final[dict[str, Callable[..., Any]]] = {
     "batch_norm_stats": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_gather_stats_with_counts": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_elemt": lambda tensor, *_: torch.empty_like(tensor),
     "batch_norm_backward_reduce": lambda gradient, *_: _statistics(gradient, 4),
     "batch_norm_backward_elemt": lambda gradient, *_: torch.empty_like(gradient),
-}
-"""Results of operators that torch describes for CUDA alone: those of SyncBatchNorm."""
+    "_thnn_fused_gru_cell": lambda _gates, _hidden, state, *_: (torch.empty_like(state), _wide(state, 5)),
+    "_thnn_fused_gru_cell_backward": lambda gradient, *_: (
+        *(_wide(gradient, 3) for _ in range(2)), torch.empty_like(gradient),
+        *(gradient.new_empty(3 * gradient.shape[1]) for _ in range(2)),
+    ),
+    "_thnn_fused_lstm_cell": lambda _gates, _hidden, cell, *_: (
+        torch.empty_like(cell), torch.empty_like(cell), _wide(cell, 4)),
+    "_thnn_fused_lstm_cell_backward_impl": lambda _grad, _grad_cell, cell, *_: (
+        _wide(cell, 4), torch.empty_like(cell), cell.new_empty(4 * cell.shape[1])),
+}  # fmt: skip
+"""Results of operators that torch describes for CUDA alone: those of SyncBatchNorm, and of cells of recurrent
+networks, whose states are [batch, width].
+"""

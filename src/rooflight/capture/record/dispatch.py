@@ -95,8 +95,6 @@ class DispatchSource(Source):
     def __torch_dispatch__(
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is _DEVICE and type(args[0]) is FakeTensor:  # C++ asks for it once or more for each op
-            return args[0].device
         if self.blind:
             return func(*args, **(kwargs or {}))
         for kind in types:
@@ -237,6 +235,8 @@ class DispatchSource(Source):
         return self._context_of_backward(_current_autograd_node()) if in_backward else self.context
 
     def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # C++ asks several times for each op
+            return args[0].device
         return func(*args, **kwargs)
 
     def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -201,11 +201,15 @@ _GATES: Final = {"lstm": 4, "gru": 3}
 
 def autocast_dtype(args: tuple[Any, ...]) -> str | None:
     """The dtype in which autocast runs the products of a call; None where autocast does not change it."""
-    x = args[0]
+    lowered = _lowered(args[0])
+    return None if lowered is None else str(attribute_value(lowered))
+
+
+def _lowered(x: torch.Tensor) -> torch.dtype | None:
     device = x.device.type
     if device == "meta" or x.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return None
-    return str(attribute_value(torch.get_autocast_dtype(device)))
+    return torch.get_autocast_dtype(device)
 
 
 def recurrent_signature(op: Any, args: tuple[Any, ...], out: Any) -> OpSignature:
@@ -262,14 +266,17 @@ def reserve_on_meta(op: Any, args: tuple[Any, ...]) -> Any:
 
 
 def results_on_meta(op: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...] | None:
-    """The results of a call on the meta device, laid out as cuDNN's; None for shapes that do not fit each other."""
+    """The results of a call on the meta device, laid out as cuDNN's; None for shapes that do not fit each other. Of
+    tensors on a GPU autocast casts all.
+    """
     given, x = _named(op, args), args[0]
     states, params = tensors_in(given["hx"]), given["params"]
-    packed = "batch_sizes" in given
+    packed, lowered = "batch_sizes" in given, _lowered(x) if x.is_cuda else None
     tensors = [x, *states, *params]
-    if any(tensor.device != x.device or tensor.dtype != x.dtype for tensor in tensors) or x.dim() != 3 - packed:
+    if any(each.device != x.device or (each.dtype != x.dtype and not lowered) for each in tensors):
         return None
-    if 0 in x.shape or not params or states[0].dim() != 3:
+    make = partial(x.new_empty, dtype=lowered)
+    if x.dim() != 3 - packed or 0 in x.shape or not params or states[0].dim() != 3:
         return None
     count, batch, width = states[0].shape
     hidden = params[0].shape[0] // _GATES.get(_cell(op), 1)
@@ -279,15 +286,15 @@ def results_on_meta(op: Any, args: tuple[Any, ...]) -> tuple[torch.Tensor, ...] 
     if count != given["num_layers"] * directions or any(state.shape != (count, batch, hidden) for state in states[1:]):
         return None
     if packed:
-        out = x.new_empty((x.shape[0], directions * width))
+        out = make((x.shape[0], directions * width))
     else:
         batch_first = given["batch_first"]
         steps = x.shape[1 if batch_first else 0]
         if x.shape[0 if batch_first else 1] != batch:
             return None
-        out = x.new_empty((steps, batch, directions * width))
+        out = make((steps, batch, directions * width))
         out = out.transpose(0, 1) if batch_first else out
-    return out, *(x.new_empty(state.shape) for state in states)
+    return out, *(make(state.shape) for state in states)
 
 
 def _shapes(given: dict[str, Any], cell: str, inputs: int, hidden: int, width: int) -> list[tuple[int, ...]]:
