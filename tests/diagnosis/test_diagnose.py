@@ -220,6 +220,8 @@ def test_the_recompile_limit_is_a_finding_with_torchs_reason() -> None:
     found = diagnose(timed(recorded(a_step), host=HostTime(cpu_s=1.0, compilations=(compiled,))))
     first = next(finding for finding in found.findings if finding.id == "recompiles")
     assert "forward, m.py:15, was compiled 8 times, the last time for n == 36" in first.evidence
+    # what runs eagerly for it gains what compiling is predicted to bring, which may be nothing
+    assert first.predicted_gain_low_s == 0 <= first.predicted_gain_s <= first.predicted_gain_high_s
 
 
 # -- remedies of what ops do

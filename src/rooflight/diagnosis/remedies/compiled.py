@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -142,9 +141,10 @@ def _compiled_well(
     if runs_eagerly and isinstance(analysis, Analysis) and not analysis.without_storages:
         best, _, high = _brought(facts, analysis)[1] if of.on_cpu or analysis.predicts else (0.0, 0.0, 0.0)
     gain_s = min(of.step_s, in_torch_s + (best + high) / 2)
-    low = 0.5 * in_torch_s / gain_s if gain_s else 0.0
-    for draft in facts.waiting(remedy, Regime.OVERHEAD, of.step_s, gain_s, text, low):
-        yield replace(draft, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)))
+    # that it happened is known, however little is predicted to come of it
+    yield Draft(remedy=remedy, regime=Regime.OVERHEAD, evidence=text, lost_s=max(gain_s, high), gain_s=gain_s,
+                low_s=0.5 * in_torch_s, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)),
+                calls=np.empty(0, dtype=np.int64))  # fmt: skip
 
 
 RULES: Final = (compiling, graphs, compiled_again)
