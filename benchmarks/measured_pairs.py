@@ -16,6 +16,7 @@ import importlib.util
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -58,6 +59,7 @@ REMEDIES = {
 }
 """By family of a pair the findings whose remedies are of it."""
 NOTHING = 1.1
+MOST_S = 150  # to record one: loops of half a million ops take longer
 
 
 def main() -> int:
@@ -138,6 +140,7 @@ def recorded(pair, clone: Path, folder: Path, saved: Path) -> rl.Session:
 
 def play(code: str, path: str) -> None:
     """Run a pair's program at the float32 precision that its harness gives it."""
+    signal.alarm(MOST_S)
     sys.path[:0] = [code, str(Path(path).parent)]
     sys.modules["core.profiling.hta_integration"] = MagicMock()  # which Python 3.11 cannot parse
     os.chdir(code)

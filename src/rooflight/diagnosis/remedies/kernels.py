@@ -79,7 +79,7 @@ _TILE: Final = 128
 UNITS: Final = 100  # of a large GPU whose number is not known
 _ALIGNED: Final = 8
 _SHORT: Final = 512
-_FAR: Final = 0.5  # an efficiency below it is far from the bound
+FAR: Final = 0.5  # an efficiency below it is far from the bound
 _MUCH: Final = 0.15  # of the step
 
 
@@ -113,7 +113,7 @@ def kernels(facts: Facts) -> Iterable[Draft]:
 
 def _why(op: OpSignature, cost: object, efficiency: float | None, units: int) -> Remedy | None:
     """What makes an op slow on a device of so many units; None where nothing does that shapes show."""
-    far = efficiency is None or efficiency < _FAR
+    far = efficiency is None or efficiency < FAR
     flops = cost.matrix_flops if isinstance(cost, OpCost) else 0
     if "moe" in op.name or "expert" in op.name:
         return _of_experts(op)

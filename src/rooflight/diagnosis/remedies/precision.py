@@ -11,7 +11,7 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.remedies.kernels import UNITS, fill_of
+from rooflight.diagnosis.remedies.kernels import FAR, UNITS, fill_of
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
@@ -119,6 +119,7 @@ def lower(facts: Facts) -> Iterable[Draft]:
     signatures, costs, float32 = of.session.signatures, of.analysis.costs, of.analysis.float32
     full = of.where_op(any(tensor.dtype == "float32" for tensor in op.inputs) for op in signatures)
     full &= of.works & ~of.collectives & ~of.crosses & (of.direction != Direction.OPTIMIZER)
+    full &= of.bound_s > FAR * of.seconds  # what is far from its bound is slow for another reason
     plain = of.where_op(float32.precision_of(op) == "float32" for op in signatures)
     peaks, now = {each: device.matrix_peak(each) for each in ("tfloat32", "bfloat16")}, device.matrix_peak("float32")
     best: tuple[float, Int64, str] = (0.0, np.empty(0, dtype=np.int64), "")
