@@ -4,8 +4,11 @@
 
 Of random shapes (each size log-uniform) one size is doubled, or grows by 1 to 8 (*neighbours*), all others fixed. A
 fall is a time below that of the smaller work. The goal: at most 0.5 % of the doublings fall by more than 5 %, none by
-more than 30 %. Of devices with the same chip and no fewer watts, the one with more bandwidth is never slower. The last
-column has the largest fall, of a doubling.
+more than 30 %. Of devices with the same chip and no fewer watts, the one with more bandwidth is never slower.
+
+Doublings of which both ends are like measured work count apart (*measured*): there rows show falls, above all where a
+larger size aligns rows better or fills its tiles. Were these levelled, held-out products would be off by more: those of
+random ops on an H100 by 6.7 instead of 5.4 % (median), NeuSight's on a V100 by 5.3 instead of 4.8 % (mean).
 """
 
 from __future__ import annotations
@@ -63,8 +66,12 @@ def sizes_of(operator: Operator) -> list[tuple[str, ...]]:
     return [("h", "kv_heads") if name == "h" else (name,) for name in names if name != "kv_heads"]
 
 
-def falls(predictor: Predictor, operator: Operator, dtype: str, device: str, count: int) -> NDArray[np.float64]:
-    """How much faster each grown shape is, as a share: [directions x 2, shapes], neighbours and doublings."""
+def falls(
+    predictor: Predictor, operator: Operator, dtype: str, device: str, count: int
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How much faster each grown shape is, as a share: [directions x 2, shapes], neighbours and doublings; and which of
+    these are from measured work to measured work.
+    """
     shapes = shapes_of(operator, count)
     grown, doubled = ({name: each.copy() for name, each in shapes.items()} for _ in range(2))
     rng = np.random.default_rng(1)
@@ -76,16 +83,18 @@ def falls(predictor: Predictor, operator: Operator, dtype: str, device: str, cou
             step = 8 if name == "dim" and "h" in operator.parameters else 1
             grown[name][rows] += step * more[rows] if len(names) == 1 else 1
             doubled[name][rows] *= 2
-    times = [times_of(predictor, operator, each, dtype, device) for each in (shapes, grown, doubled)]
-    return np.concatenate([1 - each / times[0] for each in times[1:]])
+    (time_s, unlike), *larger = (answers(predictor, operator, each, dtype, device) for each in (shapes, grown, doubled))
+    return np.concatenate([1 - each_s / time_s for each_s, _ in larger]), np.concatenate(
+        [~(unlike | each) for _, each in larger]
+    )
 
 
-def times_of(
+def answers(
     predictor: Predictor, operator: Operator, shapes: Mapping[str, Integers], dtype: str, device: str
-) -> NDArray[np.float64]:
-    """Seconds [directions, shapes]."""
-    batches = predictor.predict_shapes(operator.name, shapes, dtype, device)
-    return np.stack([batch.time_s for batch in batches.values()])
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Seconds [directions, shapes], and whether they are extrapolated."""
+    batches = predictor.predict_shapes(operator.name, shapes, dtype, device).values()
+    return np.stack([batch.time_s for batch in batches]), np.stack([batch.extrapolated for batch in batches])
 
 
 def main() -> int:
@@ -98,7 +107,7 @@ def main() -> int:
     given = parser.parse_args()
     predictor = Predictor.load(given.models) if given.models else Predictor()
     wrong = 0
-    print("| operator | device | dtype | neighbours over 5 % | doublings over 5 % | over 30 % | largest |")
+    print("| operator | device | dtype | neighbours over 5 % | doublings over 5 % | over 30 % | measured over 5 % |")
     print("|---|---|---|---:|---:|---:|---:|")
     for name in given.operators:
         operator = registry.find(name)
@@ -106,27 +115,25 @@ def main() -> int:
             for dtype in given.dtypes:
                 if get(device).matrix_peak(dtype) is None:
                     continue
-                near, double = np.split(falls(predictor, operator, dtype, device, given.shapes), 2)
-                near, double = (each[np.isfinite(each)] for each in (near, double))
+                fell, measured = falls(predictor, operator, dtype, device, given.shapes)
+                halves = zip(np.split(fell, 2), np.split(measured, 2), strict=True)
+                (near, _), (double, known) = ((each[np.isfinite(each)], of[np.isfinite(each)]) for each, of in halves)
                 if not len(double):
                     continue
-                shares = [
-                    100 * float(np.mean(each > least)) for each, least in ((near, 0.05), (double, 0.05), (double, 0.3))
-                ]
-                largest = 100 * max(0.0, float(double.max()))
-                bad = shares[1] > 0.5 or largest > 30
+                cases = (near, 0.05), (double[~known], 0.05), (double[~known], 0.3), (double[known], 0.05)
+                shares = [100 * float(np.mean(each > least)) if len(each) else 0.0 for each, least in cases]
+                bad = shares[1] > 0.5 or shares[2] > 0
                 wrong += bad
                 cells = " | ".join(f"{share:.2f} %" for share in shares)
-                print(f"| {name} | {device} | {dtype} | {cells} | {largest:.0f} %{' **' if bad else ''} |", flush=True)
+                print(f"| {name} | {device} | {dtype} | {cells}{' **' if bad else ''} |", flush=True)
     print("\n| operator | dtype | less bandwidth | more | slower by over 0.1 % | most |\n|---|---|---|---|---:|---:|")
     for name in given.operators:
         operator = registry.find(name)
         shapes = shapes_of(operator, given.shapes)
         for slow, fast in CHIPS:
             for dtype in given.dtypes:
-                ratio = times_of(predictor, operator, shapes, dtype, fast) / times_of(
-                    predictor, operator, shapes, dtype, slow
-                )
+                fast_s, slow_s = (answers(predictor, operator, shapes, dtype, each)[0] for each in (fast, slow))
+                ratio = fast_s / slow_s
                 ratio = ratio[np.isfinite(ratio)]
                 slower = 100 * float(np.mean(ratio > 1.001)) if len(ratio) else 0.0
                 if slower:

@@ -208,6 +208,13 @@ def test_the_same_sizes_give_the_same_facts():
             assert resized(each.key, each.values, sizes_of(each.key, each.values)) == pytest.approx(each.values)
 
 
+def test_a_small_product_takes_what_the_device_s_own_small_ones_take():
+    n15, n30 = (SHIPPED.predict_shape("gemm", {"m": 324, "n": n, "k": 20}, "bf16", "H100-SXM5-80GB") for n in (15, 30))
+    assert n15["step"].extrapolated
+    assert not n30["step"].extrapolated
+    assert n15["step"].time_s <= 1.05 * n30["step"].time_s  # 6.5 and 2.9 us before
+
+
 def test_small_ops_on_elements_take_a_launch_whatever_they_compute():
     for device, name in (("H100-SXM5-80GB", "div"), ("H200-SXM-141GB", "pow"), ("H200-SXM-141GB", "mul")):
         (few,) = SHIPPED.predict_shape(name, {"rows": 1, "width": 256}, "fp32", device).values()

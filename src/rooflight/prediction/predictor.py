@@ -82,6 +82,7 @@ class Predictor(Answers):
         written = (path for path in paths if path.name.endswith(functions_of.SUFFIX))
         self.functions = (*functions, *(self._checked(path, functions_of.decode) for path in written))
         self._lesser, self._surfaces = {}, {}
+        self._outdone_by: dict[str, list[DeviceSpec]] = {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -246,7 +247,9 @@ class Predictor(Answers):
         model, _ = self._model_for(key, values, device)
         if model is None or kind_of(key) is WorkKind.NETWORK:
             return []
-        return [each for each in outdone_by(device) if each.name in model.measured_devices][:_LESSER]
+        if device.name not in self._outdone_by:
+            self._outdone_by[device.name] = outdone_by(device)
+        return [each for each in self._outdone_by[device.name] if each.name in model.measured_devices][:_LESSER]
 
     def predict_products(
         self, m: Floats, n: Floats, k: Floats, dtype: str, device: DeviceSpec | str, *, batch: Floats | float = 1.0
