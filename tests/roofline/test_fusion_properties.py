@@ -7,18 +7,20 @@ from random import Random
 
 import numpy as np
 import pytest
+import torch
 from builders import op, spec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sessions import Call, session_of
 
+import rooflight as rl
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.fusion import apart
+from rooflight.roofline.fusion import apart, regions
 from rooflight.roofline.fusion.regions import Fusion, fuse
 
 X = spec((8, 8))
@@ -191,3 +193,31 @@ def test_steps_that_share_no_memory_fuse_as_they_do_in_one_graph(one: Program, o
     assert replace(stretched, regions=()) == replace(whole, regions=())
     for mine, other_ones in zip(stretched.columns(), whole.columns(), strict=True):
         assert mine.tolist() == other_ones.tolist()
+
+
+def test_a_loop_that_updates_its_weights_is_fused_in_time_that_grows_with_its_steps(monkeypatch):
+    followed = 0
+
+    def follow(flow, value, wanted, depth, original=regions._Flow._into):
+        nonlocal followed
+        followed += 1
+        return original(flow, value, wanted, depth)
+
+    monkeypatch.setattr(regions._Flow, "_into", follow)
+
+    def fused(steps: int) -> tuple[int, int]:
+        nonlocal followed
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.LayerNorm(8))
+        optimizer, followed = torch.optim.AdamW(model.parameters()), 0
+        with rl.record(model) as recording:
+            for _ in range(steps):
+                model(torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        session = recording.session
+        found = regions.fuse(session, [cost_of(op) for op in session.signatures])
+        return followed, sum(region.bytes_read + region.bytes_written for region in found.regions)
+
+    (few, few_bytes), (many, many_bytes) = fused(20), fused(40)
+    assert many < 2.2 * few  # 3.7 times before
+    assert 1.9 < many_bytes / few_bytes < 2.1

@@ -40,6 +40,11 @@ from rooflight.roofline.fusion.repeated import repeated_products
 _DEEPEST = 200
 """Ops that a flow follows upwards. What lies beyond counts as nothing, so that the bound stays one."""
 
+_UPDATE = 25
+"""As how many of these an update in place counts: a long loop updates its weights again and again, and every one of its
+regions would follow all of these updates.
+"""
+
 _MOST_TURNS = 4
 """Beginnings and ends of backward passes at which it is found what must be alive."""
 
@@ -188,12 +193,13 @@ class _Flow:
 
     def _into(self, value: int, wanted: int, depth: int) -> int:
         """The same, from what a value is computed from; first from what is given, the shorter way."""
-        if depth == 0 or value in self._dry or self._graph.makers[value] < 0:
+        if depth <= 0 or value in self._dry or self._graph.makers[value] < 0:
             return 0
         sent = 0
-        sources = self._graph.sources_of(value)
+        sources, storages = self._graph.sources_of(value), self._graph.storages
         for source in self.given_first([*sources]):
-            sent += self._through(source, min(wanted - sent, sources[source]), depth - 1)
+            further = depth - (_UPDATE if storages[source] == storages[value] else 1)
+            sent += self._through(source, min(wanted - sent, sources[source]), further)
             if sent == wanted:
                 return sent
         self._dry.add(value)
