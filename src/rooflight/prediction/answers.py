@@ -15,7 +15,7 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network.collectives import CollectiveKind
 from rooflight.prediction.model.corrections import ExpertFigures
-from rooflight.prediction.model.devices import familiarity, lesser_of_chip, most_reached
+from rooflight.prediction.model.devices import familiarity, lesser_of_chip, most_reached, outdone_by
 from rooflight.prediction.model.model import FAMILIAR, Answer, Model
 from rooflight.prediction.model.monotone import (
     Batch,
@@ -72,6 +72,8 @@ MOST_FALL: Final = 1.05
 _DOUBLED: Final = log(2.0) + 1e-6
 """By how much any size of work grows, as a logarithm, when one is doubled."""
 _MEASURED: Final = frozenset({ALL_REDUCE_KEY, CollectiveKind.SEND.value})
+_LESSER: Final = 4
+"""How many lesser devices are asked what work takes at most that was not measured on a device."""
 NETWORK_SPREAD: Final = log(2.0)
 """By what factor a collective may differ from an all-reduce that sends as many bytes
 (docs/concepts/prediction.md).
@@ -83,6 +85,8 @@ class Answers:
 
     _lesser: dict[str, tuple[DeviceSpec, ...]]
     """Of devices by name, those of the same chip with less bandwidth."""
+    _outdone_by: dict[str, list[DeviceSpec]]
+    """Of devices by name, those that they outdo in everything."""
     _surfaces: dict[tuple[str, str, bytes, Groups], Surface]
     """By kind of work, device and what else is alike."""
 
@@ -300,6 +304,15 @@ class Answers:
         if device.name not in self._lesser:
             self._lesser[device.name] = lesser_of_chip(device)
         return self._lesser[device.name]
+
+    def _outdone(self, key: str, values: Floats, device: DeviceSpec) -> list[DeviceSpec]:
+        """The devices with most bandwidth that a device outdoes in everything, and at which such work was measured."""
+        model, _ = self._model_for(key, values, device)
+        if model is None or kind_of(key) is WorkKind.NETWORK:
+            return []
+        if device.name not in self._outdone_by:
+            self._outdone_by[device.name] = outdone_by(device)
+        return [each for each in self._outdone_by[device.name] if each.name in model.measured_devices][:_LESSER]
 
     def _capped(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
         """These estimates, of measured ops on elements hardly longer than those of twice the work: few rows of them

@@ -20,7 +20,6 @@ from rooflight.devices.catalog import same_name
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.answers import Answers, kernels_s, small_s
 from rooflight.prediction.model import functions as functions_of
-from rooflight.prediction.model.devices import outdone_by
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.functions import Function
 from rooflight.prediction.model.model import Model
@@ -53,8 +52,6 @@ SHIPPED: Final = Path(__file__).parent / "shipped"
 
 Read = TypeVar("Read", Model, Function)
 Estimates = dict[tuple[OpSignature, ...], Estimate | None]
-_LESSER: Final = 4
-"""How many lesser devices are asked what work takes at most that was not measured on a device."""
 
 
 class Predictor(Answers):
@@ -81,8 +78,7 @@ class Predictor(Answers):
         self._manifests = {folder: read_manifest(folder, whole=True) for folder in {path.parent for path in paths}}
         written = (path for path in paths if path.name.endswith(functions_of.SUFFIX))
         self.functions = (*functions, *(self._checked(path, functions_of.decode) for path in written))
-        self._lesser, self._surfaces = {}, {}
-        self._outdone_by: dict[str, list[DeviceSpec]] = {}
+        self._lesser, self._outdone_by, self._surfaces = {}, {}, {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -241,15 +237,6 @@ class Predictor(Answers):
         hidden = batch.extrapolated | (launches_s > 0)
         least_s = np.where(hidden, small_s(key, values, device), kernels_s(key, values, device))
         return np.asarray(np.clip(batch.time_s - least_s, 0.0, launches_s))
-
-    def _outdone(self, key: str, values: Floats, device: DeviceSpec) -> list[DeviceSpec]:
-        """The devices with most bandwidth that a device outdoes in everything, and at which such work was measured."""
-        model, _ = self._model_for(key, values, device)
-        if model is None or kind_of(key) is WorkKind.NETWORK:
-            return []
-        if device.name not in self._outdone_by:
-            self._outdone_by[device.name] = outdone_by(device)
-        return [each for each in self._outdone_by[device.name] if each.name in model.measured_devices][:_LESSER]
 
     def predict_products(
         self, m: Floats, n: Floats, k: Floats, dtype: str, device: DeviceSpec | str, *, batch: Floats | float = 1.0
