@@ -11,6 +11,7 @@ import torch
 
 from rooflight.capture.time.compilations import compilations
 from rooflight.capture.time.host_lines import HostLines, host_lines
+from rooflight.records.timeline import Within
 
 
 def sleeps() -> None:
@@ -64,3 +65,19 @@ def test_torchs_account_of_recompiles_is_read() -> None:
     assert found.times >= 3
     assert found.reason.startswith("number == ")
     torch._dynamo.reset()
+
+
+def test_a_wait_for_a_cpu_is_no_sleep_though_it_is_told_late():
+    lines = HostLines()
+    code = (lambda: None).__code__
+    for line, wall_s, awake_s in (
+        (1, 0.001, 0.001),
+        (1, 0.001, 0.0004),  # another program gets the CPU
+        (1, 0.005, 0.0),
+        (2, 0.002, 0.0076),  # it is back, and the system tells of 5.6 ms of waiting
+        (3, 0.004, 0.0),  # asleep
+        (3, 0.001, 0.001),
+    ):
+        lines.take((code, line, Within.ITSELF), wall_s, awake_s)
+    asleep_s = {line.where.rpartition(":")[2]: line.asleep_s for line in lines.lines(1)}
+    assert asleep_s == pytest.approx({"1": 0.0, "2": 0.0, "3": 0.004}, abs=1e-9)

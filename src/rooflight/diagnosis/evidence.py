@@ -165,7 +165,8 @@ class Evidence:
         measurement = self.analysis.measurement
         if measurement is None or measurement.host is None or not self.measured:
             return self._gaps_s
-        return min(self._gaps_s, self.asleep_s + max(0.0, measurement.host.cpu_s - float(self.op_s.sum())))
+        busy_s = max(0.0, measurement.host.cpu_s - float(self.op_s.sum()))
+        return min(max(self._gaps_s, self.asleep_s), self.asleep_s + busy_s)
 
     def gaps_within(self, calls: Int64) -> float:
         """Seconds of long gaps between such calls, but those in which the host waited."""
@@ -277,7 +278,7 @@ class Evidence:
         slept = max(0.0, self.step_s - measurement.host.cpu_s)
         total = sum(line.seconds for line in self.lines)
         sampled = sum(line.asleep_s for line in self.lines) / total * self.step_s if total else slept
-        return min(slept, sampled, self._gaps_s)
+        return min(slept, sampled, self._outside_s)
 
     @cached_property
     def held_up_s(self) -> float:

@@ -42,7 +42,9 @@ class Values:
 
     @cached_property
     def constant(self) -> Flags:
-        """Calls that compute from parameters that no op of the step writes, and from numbers, alone."""
+        """Calls that compute from parameters that no op of the step writes, and from numbers, alone; of those within
+        parametrizations (weight and spectral norm) from their buffers, too.
+        """
         found, of = self._none.copy(), self._of
         if not self.known:
             return found
@@ -50,8 +52,12 @@ class Values:
         kinds = of.kinds
         same = [kind == StorageKind.PARAMETER and number not in written for number, kind in enumerate(kinds)]
         signature = of.signature.tolist()
+        within = np.array(["parametrizations" in entry.path.split(".") for entry in of.session.modules])
+        kept = within[of.module].tolist()
         for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
-            fixed = not self._random[signature[call]] and all(same[storage] for storage in reads)
+            fixed = not self._random[signature[call]] and all(
+                same[storage] or (kept[call] and storage not in written) for storage in reads
+            )
             found[call] = fixed
             for storage in writes:
                 same[storage] = fixed
@@ -98,6 +104,17 @@ class Values:
         used = {storage for call in stepping for storage in of.reads[call]}
         gradients = {number for number, kind in enumerate(of.kinds) if kind == StorageKind.GRADIENT}
         return self._dead(frozenset(gradients - used)) & ~self.unread
+
+    @cached_property
+    def statistics(self) -> Flags:
+        """Calls of the forward pass, in a step with an optimizer, that serve only what is kept and that no op reads."""
+        of, lifetimes = self._of, self._of.session.lifetimes
+        if not self.known or not of.optimizes or lifetimes is None:
+            return self._none
+        kinds = np.asarray(of.kinds)
+        made = (lifetimes.made != STOOD) & np.isin(kinds, (StorageKind.ACTIVATION, StorageKind.TEMPORARY))
+        found = self._dead(frozenset(np.flatnonzero(made).tolist()))
+        return found & ~self.unread & (of.direction == Direction.FORWARD)
 
     @cached_property
     def for_syncs(self) -> Flags:

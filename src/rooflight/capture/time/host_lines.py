@@ -51,6 +51,7 @@ class HostLines:
         self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
         self._found: dict[Key, list[float]] = {}
         self._places: dict[CodeType, Within | None] = {}
+        self._unsure: list[tuple[list[float], float]] = []
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -74,7 +75,7 @@ class HostLines:
                 function="" if code is None else code.co_qualname,
                 within=within,
                 seconds=seconds / steps,
-                asleep_s=min(max(asleep_s, 0.0), seconds) / steps,
+                asleep_s=asleep_s / steps,
             )
             for (code, line, within), (seconds, asleep_s) in self._found.items()
         ]
@@ -86,10 +87,22 @@ class HostLines:
             now, then = time.perf_counter(), self._awake_s()
             frame = sys._current_frames().get(self._thread)
             if frame is not None:
-                found = self._found.setdefault(self._key(frame), [0.0, 0.0])
-                found[0] += now - wall
-                found[1] += now - wall - (then - awake)  # below 0 where a wait for a CPU is told late
+                self.take(self._key(frame), now - wall, then - awake)
             wall, awake = now, then
+
+    def take(self, key: Key, wall_s: float, awake_s: float) -> None:
+        """A sample: where the thread is, and for how long it was awake since the one before. A wait for a CPU is told
+        when it ends: the samples before, in which the thread was not awake at all, were no sleep for so long.
+        """
+        found = self._found.setdefault(key, [0.0, 0.0])
+        found[0] += wall_s
+        found[1] += max(0.0, wall_s - awake_s)
+        late_s = awake_s - wall_s
+        for each, slept_s in reversed(self._unsure):
+            back_s = min(slept_s, max(0.0, late_s))
+            each[1] -= back_s
+            late_s -= back_s
+        self._unsure = [*(() if awake_s > 0 else self._unsure), (found, max(0.0, wall_s - awake_s))]
 
     def _awake_s(self) -> float:
         """For how long the thread has run, or has waited for a CPU (Linux), so far."""

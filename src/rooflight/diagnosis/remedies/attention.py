@@ -25,7 +25,8 @@ REPEAT_KV: Final = Remedy(
     verify="no copy of an expanded tensor before attention",
 )
 _SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")
-_EFFICIENCY: Final = 0.5  # of attention in one kernel, with its exponentials
+_EFFICIENCY: Final = 0.5  # of attention's products in one kernel
+_EXPONENTIALS: Final = 0.4  # of a softmax's time
 _ATTENTION: Final = "scaled_dot_product"
 _COPIES: Final = (
     "aten::clone", "aten::copy_", "aten::repeat", "aten::contiguous", "aten::_to_copy", "aten::index_select",
@@ -49,9 +50,10 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     between = np.flatnonzero(on_scores & of.works & ~of.products)
     multiply = np.flatnonzero(on_scores & of.products)
     calls: Int64 = np.concatenate([between, multiply])
-    # the kernel multiplies as they do, at a size that stays in the cache, and moves no scores
+    # the kernel multiplies and takes exponentials as they do, at a size that stays in the cache, and moves no scores
     needed_s = of.gain(float(of.bound_s[multiply].sum()) / _EFFICIENCY)
-    gain_s = facts.spared(between) + max(0.15 * facts.spared(multiply), facts.spared(multiply) - needed_s)
+    gain_s = facts.spared(between) - facts.spared(softmaxes, _EXPONENTIALS)
+    gain_s += max(0.15 * facts.spared(multiply), facts.spared(multiply) - needed_s)
     text = (
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls.tolist())}"

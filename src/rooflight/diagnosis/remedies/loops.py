@@ -68,7 +68,7 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
             continue
         calls = np.flatnonzero(fit & (group == number))
         together = len(calls) / len(np.unique(level[calls]))
-        if together >= 4:
+        if together >= _LONG:
             yield calls, together
 
 

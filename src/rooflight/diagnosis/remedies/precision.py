@@ -83,7 +83,7 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(multiply), 'product')} take {Quantity(took_s, 's')}, about {Quantity(as_float32_s, 's')} in "
         f"float32 at 60% of its peak"
     )
-    gain_s = took_s - as_float32_s + rest_s
+    gain_s = of.gain(took_s - as_float32_s) + rest_s
     yield from facts.draft(HALF, calls, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.75, high=1.15)
 
 

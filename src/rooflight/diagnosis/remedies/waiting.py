@@ -103,7 +103,8 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
     ran = 1 - of.held_up_s / of.step_s  # the share of time that other programs left
     sleeping = [line for line in own if line.asleep_s > _ASLEEP * ran * line.seconds]
-    slept_s = min(of.asleep_s, sum(line.asleep_s for line in sleeping))
+    all_asleep_s = sum(line.asleep_s for line in own)
+    slept_s = of.asleep_s * sum(line.asleep_s for line in sleeping) / all_asleep_s if all_asleep_s else 0.0
     if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
         line = max(sleeping, key=lambda each: each.asleep_s)
         text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"

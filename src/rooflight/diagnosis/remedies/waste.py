@@ -137,10 +137,15 @@ def unread(facts: Facts) -> Iterable[Draft]:
     """Results that are gone without having been read, and gradients of which no optimizer reads any."""
     of = facts.of
     yield from _read_in_part(facts)
-    for remedy, found in ((UNREAD, facts.values.unread), (UNUSED, facts.values.unused_gradients)):
+    values = facts.values
+    for remedy, found, what in (
+        (UNREAD, values.unread, ""),
+        (UNREAD, values.statistics, " whose results are kept, and that no op reads: take them every N steps"),
+        (UNUSED, values.unused_gradients, ""),
+    ):
         calls = np.flatnonzero(found)
-        text = f"{count_of(len(calls), 'op')}: {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
-        yield from facts.draft(remedy, calls, text)
+        took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+        yield from facts.draft(remedy, calls, f"{count_of(len(calls), 'op')}{what}: {took}")
 
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:
