@@ -288,6 +288,13 @@ class Evidence:
             return 0.0
         return max(0.0, self.step_s - measurement.host.cpu_s - self.asleep_s)
 
+    @cached_property
+    def runs_eagerly(self) -> bool:
+        """Whether a part of a program that is compiled runs eagerly: beyond the recompile limit, or at graph breaks."""
+        measurement = self.analysis.measurement
+        seen = measurement.host.compilations if measurement is not None and measurement.host is not None else ()
+        return any(each.limited or (not each.times and each.reason) for each in seen)
+
     # -- what the calls are -------------------------------------------------------------------------------------------
 
     def _by_call(self, values: Float64 | Flags) -> Float64:

@@ -114,7 +114,8 @@ class Values:
         kinds = np.asarray(of.kinds)
         made = (lifetimes.made != STOOD) & np.isin(kinds, (StorageKind.ACTIVATION, StorageKind.TEMPORARY))
         found = self._dead(frozenset(np.flatnonzero(made).tolist()))
-        return found & ~self.unread & (of.direction == Direction.FORWARD)
+        found &= ~self.unread & ~self.repeated & ~self.constant
+        return np.asarray(found & (of.direction == Direction.FORWARD), dtype=np.bool_)
 
     @cached_property
     def for_syncs(self) -> Flags:

@@ -75,6 +75,8 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
 def loops(facts: Facts) -> Iterable[Draft]:
     """Loops over rows, heads, experts and items."""
     of = facts.of
+    if of.runs_eagerly:  # where it is compiled, mend that first
+        return
     small: list[tuple[Int64, float]] = []
     products: list[tuple[Int64, float]] = []
     large: list[tuple[Int64, float]] = []
@@ -112,18 +114,21 @@ def loops(facts: Facts) -> Iterable[Draft]:
 
 
 def _body(facts: Facts, named: Int64, turns: int) -> Int64:
-    """The calls of a loop that some of its ops show: from the first to the last those of ops that are called about as
-    often as it turns, or all, if most are the loop's.
+    """The calls of a loop that some of its ops show: with them those that read their results once a turn; of the calls
+    from the first to the last, those of ops that are called so often, or all, if most of the time is the loop's.
     """
     of = facts.of
     inside = np.arange(int(named.min()), int(named.max()) + 1)
     inside = inside[(of.direction[inside] == Direction.FORWARD) & of.works[inside]]
     names: dict[str, int] = {}
     kind = np.array([names.setdefault(op.name, len(names)) for op in of.session.signatures])[of.signature[inside]]
-    recurs = np.bincount(kind)[kind] >= turns / 2
-    loop = np.union1d(named, inside[recurs])
-    seconds = of.seconds + of.host_s
-    return inside if float(seconds[loop].sum()) > _MOSTLY * float(seconds[inside].sum()) else loop
+    recurs = inside[np.bincount(kind)[kind] >= turns / 2]
+    readers = {each for call in named.tolist() for storage in of.writes[call] for each in of.readers.get(storage, ())}
+    loop = np.union1d(named, recurs[np.isin(recurs, list(readers)) & ~of.products[recurs]])
+    for wider in (np.union1d(loop, recurs), inside):
+        seconds = of.seconds + of.host_s
+        loop = wider if float(seconds[loop].sum()) > _MOSTLY * float(seconds[wider].sum()) else loop
+    return loop
 
 
 def _with_backward(facts: Facts) -> float:

@@ -116,9 +116,11 @@ def _backward_of(facts: Facts, again: Int64) -> float:
     forward = of.direction == Direction.FORWARD
     if not backward.any() or not len(again):
         return 0.0
-    needs = np.array([1 if "convolution" in op.name else 2 for op in of.session.signatures])[of.signature]
-    expected, of_again = float(needs[of.products & forward].sum()), float(needs[again].sum())
-    found = float((of.products & backward).sum())
+    convolves = of.where_op("convolution" in op.name for op in of.session.signatures)
+    of_a_kind = convolves if convolves[again].any() else of.products & ~convolves
+    each = 1 if convolves[again].any() else 2
+    expected, of_again = each * int((of_a_kind & forward).sum()), each * int(of_a_kind[again].sum())
+    found = int((of_a_kind & backward).sum())
     runs = float(np.clip((found - (expected - of_again)) / of_again, 0.0, 1.0))  # the share of these with a backward
     with_backward_s = float(total[forward].sum()) * min(1.0, found / expected)
     return runs * float(total[backward].sum()) / max(with_backward_s, 1e-12)
