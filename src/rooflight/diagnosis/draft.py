@@ -13,7 +13,7 @@ from rooflight.diagnosis.values import Values
 from rooflight.records.session import Int64
 from rooflight.roofline.findings import Regime
 
-_LOW, _HIGH = 0.55, 1.7
+_LOW, _HIGH = 0.5, 1.9
 """Factors of a predicted gain between which the measured one is looked for; it lies outside of them too often, see
 docs/lab/promises.md."""
 LEAST: Final = 0.03
@@ -96,10 +96,10 @@ class Facts:
             )
 
     def waiting(
-        self, remedy: Remedy, regime: Regime, lost_s: float, gain_s: float, evidence: str, low: float = 0.7
+        self, remedy: Remedy, regime: Regime, lost_s: float, gain_s: float, evidence: str, low: float = 0.6
     ) -> Iterable[Draft]:
         """A draft of time in which the step waits, in no call."""
         if gain_s >= LEAST * self.of.whole_s > 0:
-            high_s = min(max(lost_s, 1.4 * gain_s), self.of.whole_s)
+            high_s = min(max(lost_s, 1.7 * gain_s), self.of.whole_s)
             yield Draft(remedy=remedy, regime=regime, evidence=evidence, lost_s=lost_s, gain_s=gain_s,
                         low_s=low * gain_s, high_s=max(gain_s, high_s), calls=np.empty(0, dtype=np.int64))  # fmt: skip

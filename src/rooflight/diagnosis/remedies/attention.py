@@ -58,7 +58,7 @@ def written_out(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls.tolist())}"
     )
-    yield from facts.draft(SDPA, calls, text, gain_s=gain_s, low=0.5, high=1.5)
+    yield from facts.draft(SDPA, calls, text, gain_s=gain_s)
 
 
 def repeated_heads(facts: Facts) -> Iterable[Draft]:

@@ -110,7 +110,7 @@ def loops(facts: Facts) -> Iterable[Draft]:
             f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}; "
             f"{Quantity(nothing_s, 's')} of each is dispatch"
         )
-        yield from facts.draft(remedy, calls, text, gain_s=gain_s, low=0.5, high=1.6)
+        yield from facts.draft(remedy, calls, text, gain_s=gain_s)
 
 
 def _body(facts: Facts, named: Int64, turns: int) -> Int64:
@@ -162,7 +162,7 @@ def _scans(facts: Facts, large: list[tuple[Int64, float]], small: list[tuple[Int
         f"{of_one.name.removeprefix('aten::')} reads the same {Quantity(of_one.input_bytes, 'B')} {turns:,} times; the "
         f"loop takes {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
     )
-    yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)), low=0.6, high=1.4)
+    yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)))
 
 
 def kv_cache(facts: Facts) -> Iterable[Draft]:
@@ -194,7 +194,7 @@ def kv_cache(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(growing), 'weight')} multiplied {turns:,} times a step, with {rows[0]:,} to {rows[-1]:,} "
         f"results: the rows of earlier tokens again"
     )
-    yield from facts.draft(KV_CACHE, inside, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.65, high=1.6)
+    yield from facts.draft(KV_CACHE, inside, text, gain_s=gain_s, regime=Regime.COMPUTE)
 
 
 RULES: Final = (loops, kv_cache)

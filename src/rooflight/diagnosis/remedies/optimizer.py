@@ -36,7 +36,7 @@ def fused(facts: Facts) -> Iterable[Draft]:
     needed_s += 1e-6 * len({each for call in calls.tolist() for each in of.writes[call]}) * float(of.on_cpu)
     took_s = facts.spared(calls)
     text = f"{count_of(len(calls), 'op')} take {Quantity(took_s, 's')}, one op about {Quantity(needed_s, 's')}"
-    yield from facts.draft(FUSED, calls, text, gain_s=took_s - needed_s, low=0.55, high=1.5)
+    yield from facts.draft(FUSED, calls, text, gain_s=took_s - needed_s)
 
 
 RULES: Final = (fused,)

@@ -84,7 +84,7 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
         f"float32 at 60% of its peak"
     )
     gain_s = of.gain(took_s - as_float32_s) + rest_s
-    yield from facts.draft(HALF, calls, text, gain_s=gain_s, regime=Regime.COMPUTE, low=0.75, high=1.15)
+    yield from facts.draft(HALF, calls, text, gain_s=gain_s, regime=Regime.COMPUTE)
 
 
 def _slow_in_half(facts: Facts, calls: Int64) -> Iterable[Draft]:
@@ -94,7 +94,7 @@ def _slow_in_half(facts: Facts, calls: Int64) -> Iterable[Draft]:
     names = ", ".join(sorted({of.ops[call].name.removeprefix("aten::") for call in slow.tolist()})[:3])
     text = f"{count_of(len(slow), 'op')} ({names}) take {Quantity(facts.spared(slow), 's')}, many times their bound"
     if facts.spared(slow) > 2 * _MUCH * of.step_s:
-        yield from facts.draft(HALF, slow, text, gain_s=facts.spared(slow, 0.5), low=0.4, high=1.8)
+        yield from facts.draft(HALF, slow, text, gain_s=facts.spared(slow, 0.5))
 
 
 def double(facts: Facts) -> Iterable[Draft]:
@@ -177,7 +177,7 @@ def casts(facts: Facts) -> Iterable[Draft]:
     yield from _cast_each_step(facts, [call for call in np.flatnonzero(cast & ~fixed).tolist() if call not in back])
     text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
     gain_s = facts.spared(back) + (_narrowed(facts, wider) if back else 0.0)
-    yield from facts.draft(CASTS, [*back, *wider], text, gain_s=gain_s, regime=Regime.MEMORY, low=0.6, high=1.8)
+    yield from facts.draft(CASTS, [*back, *wider], text, gain_s=gain_s, regime=Regime.MEMORY)
 
 
 def _narrowed(facts: Facts, shares: Mapping[int, float]) -> float:
@@ -198,7 +198,7 @@ def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
              for storage in of.writes[call] for reader in of.readers.get(storage, ()) if of.works[reader]}  # fmt: skip
     gain_s = facts.spared(stood) + _narrowed(facts, wider)
     text = f"{count_of(len(stood), 'cast')} of tensors from before the step: {Quantity(moved, 'B')}{of.places(stood)}"
-    yield from facts.draft(CASTS, [*stood, *wider], text, gain_s=gain_s, regime=Regime.MEMORY, low=0.6, high=1.8)
+    yield from facts.draft(CASTS, [*stood, *wider], text, gain_s=gain_s, regime=Regime.MEMORY)
 
 
 def copies(facts: Facts) -> Iterable[Draft]:
@@ -213,7 +213,7 @@ def copies(facts: Facts) -> Iterable[Draft]:
     text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"
     if facts.spared(big) < 0.1 * of.step_s:
         return
-    yield from facts.draft(COPIES, big, text, gain_s=facts.spared(big), regime=Regime.MEMORY, low=0.4, high=1.7)
+    yield from facts.draft(COPIES, big, text, gain_s=facts.spared(big), regime=Regime.MEMORY)
 
 
 RULES: Final = (half_on_cpu, double, lower, casts, copies)

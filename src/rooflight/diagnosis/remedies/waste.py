@@ -104,7 +104,7 @@ def repeated(facts: Facts) -> Iterable[Draft]:
             f"{count_of(len(calls), 'op')} ({names}): {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
         )
         gain_s = facts.spared(calls) * (1 + _backward_of(facts, working) * (remedy is REPEATED))
-        yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s), low=0.6, high=1.4)
+        yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s))
 
 
 def _backward_of(facts: Facts, again: Int64) -> float:
@@ -214,7 +214,7 @@ def anomaly(facts: Facts) -> Iterable[Draft]:
     stacks_s = of.gain(max(0.0, stack_s - USUAL_OP_S) * int(forward.sum()))
     text = f"{count_of(len(searches), 'search', 'searches')} for NaN in {working:,} ops of the backward pass"
     gain_s = facts.spared(calls) + stacks_s
-    yield from facts.draft(ANOMALY, calls, text, gain_s=gain_s, regime=Regime.OVERHEAD, low=0.6, high=1.6)
+    yield from facts.draft(ANOMALY, calls, text, gain_s=gain_s, regime=Regime.OVERHEAD)
 
 
 def sparse_gradients(facts: Facts) -> Iterable[Draft]:
