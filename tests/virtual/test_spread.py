@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from rooflight.workloads.specs import checked_spec
 from rooflight.workloads.spread import Layout
 
 EIGHT = ("--step", "train", "--small", "--device", "8xH100-SXM5-80GB")
@@ -64,6 +65,12 @@ def test_ddp_reduces_every_gradient_once(ok, tmp_path):
     memory = found["memory"]["by_kind"]
     assert reduced["payload_bytes"] == pytest.approx(memory["parameter"], rel=0.01)
     assert memory["optimizer_state"] == pytest.approx(2 * memory["parameter"], rel=0.01)
+    weights = (
+        checked_spec("gpt2", step="train", device="meta", dtype=None, small=True, batch=None, seq=None, optimizer=None)
+        .build()
+        .parameters()
+    )
+    assert memory["parameter"] == 2 * sum(each.numel() for each in weights)  # those of the embedding and head once
 
 
 @pytest.mark.parametrize(

@@ -114,10 +114,12 @@ def _made(given: argparse.Namespace) -> Any:
     layout.refuse_for(spec.config, spec.name)
     model = spread(spec.build(), layout, mixed=given.mixed)
     inputs = replace(spec, device=torch.device("cuda")).inputs()
-    arguments, ranks = inputs.arguments, layout.ddp * layout.fsdp * layout.tp
+    arguments, ranks = dict(inputs.arguments), layout.ddp * layout.fsdp * layout.tp
     kind = "mixed precision" if given.mixed else str(spec.dtype).removeprefix("torch.")
     where = f" on each of {ranks} GPUs" if ranks > 1 else ""
     os.environ[DESCRIPTION] = f"{spec.name}: {spec.step} step, {inputs.sizes}{where}, {kind}{layout.text}"
+    if "use_cache" in spec.chosen.accepted:
+        arguments["use_cache"] = False
     if spec.step != "train":
         model.eval()
         return torch.no_grad()(lambda: model(**arguments))
@@ -126,7 +128,7 @@ def _made(given: argparse.Namespace) -> Any:
 
     def step() -> None:
         with torch.autocast("cuda", torch.bfloat16) if given.mixed and not sharded else nullcontext():
-            loss = model(**arguments, use_cache=False).loss
+            loss = model(**arguments).loss
         loss.backward()
         if optimizer is not None:
             optimizer.step()
@@ -141,7 +143,7 @@ def spread(model: Any, layout: Layout, *, mixed: bool) -> Any:
     import torch.distributed as dist
 
     if layout == Layout():
-        return model.to_empty(device="cuda")
+        return _emptied(model)
     if not dist.is_initialized():
         dist.init_process_group("nccl")
     from torch.distributed.device_mesh import init_device_mesh
@@ -157,9 +159,17 @@ def spread(model: Any, layout: Layout, *, mixed: bool) -> Any:
         for block in _blocks(model):
             fully_shard(block, **how)
         fully_shard(model, **how)
-    model.to_empty(device="cuda")
+    _emptied(model, tied=layout.tp == 1)
     if layout.ddp > 1:
         return torch.nn.parallel.DistributedDataParallel(model, process_group=mesh.get_group("data"))
+    return model
+
+
+def _emptied(model: Any, *, tied: bool = True) -> Any:
+    """The model on ``cuda``. torch makes two weights there of one that two modules share."""
+    model.to_empty(device="cuda")
+    if tied:
+        model.tie_weights()
     return model
 
 
