@@ -39,6 +39,9 @@ def small(facts: Facts) -> Iterable[Draft]:
     if len(tiny) < 4:
         return
     took_s = max(facts.spared(tiny), waited_s * len(tiny) / max(1, len(calls)))
+    exposed_s = of.analysis.communication.exposed_step_s
+    if exposed_s is not None and not of.on_cpu:  # what runs beside computing costs nothing
+        took_s = min(took_s, exposed_s)
     if not took_s:
         return
     at = f" at {line.where}" if line is not None and line.where else ""
@@ -62,7 +65,10 @@ def exposed(facts: Facts) -> Iterable[Draft]:
     if not exposed_s or not (large or timeline is not None):
         return
     text = f"{Quantity(exposed_s, 's')} of the step's communication is hidden by nothing"
-    yield from facts.waiting(OVERLAP, Regime.COMMUNICATION, exposed_s, 0.6 * exposed_s, text, 0.3)
+    # only computing that hides none yet can hide it, and the last bucket, of eight or more, has none after it
+    computing_s = float(of.seconds[~of.collectives].sum()) - (found.overlapped_s or 0.0)
+    gain_s = min(exposed_s, max(0.0, computing_s)) * (1 - 1 / max(8, len(large)))
+    yield from facts.waiting(OVERLAP, Regime.COMMUNICATION, exposed_s, gain_s, text, 0.3)
 
 
 def waits_for_ranks(facts: Facts) -> Iterable[Draft]:

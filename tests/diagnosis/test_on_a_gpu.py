@@ -1,0 +1,131 @@
+"""The diagnosis of programs for a GPU: by predictions on meta tensors, and of traces of one op."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rooflight as rl
+from rooflight.diagnosis.diagnose import diagnose
+from rooflight.roofline.findings import Diagnosis
+
+
+def ids(found: Diagnosis) -> list[str]:
+    """The findings, in order."""
+    return [finding.id for finding in found.findings]
+
+
+def on_a_gpu(step: Callable[[], Any], **environment: str) -> Diagnosis:
+    """The diagnosis of a step on meta tensors, predicted for a GPU."""
+    step()
+    with rl.record(memory=True) as recording:
+        step()
+    session = recording.session
+    session = replace(session, environment={**session.environment, **environment})
+    return diagnose(rl.analyze(session, "H100-SXM5-80GB", predictor=rl.Predictor()))
+
+
+@pytest.mark.parametrize(("pins", "first", "gain_s"), [("no", "pageable-copy", 1 / 9e9 - 1 / 53.6e9), ("yes", None, 0)])
+def test_copies_from_pageable_memory_take_longer_than_pinned_ones(pins: str, first: str | None, gain_s: float) -> None:
+    host = torch.empty(32 << 20)
+    weight = torch.empty(32 << 20, device="meta")
+
+    found = on_a_gpu(lambda: host.to("meta") * weight, pins_memory=pins)
+
+    of_copies = {each.id: each.predicted_gain_s for each in found.findings}
+    assert of_copies.get("pageable-copy", 0.0) == pytest.approx(gain_s * 4 * (32 << 20), rel=0.05)
+    assert not {"copies", "poor-bandwidth", "compile"} & set(of_copies)  # the link is slow, and nothing can be merged
+    if first:
+        assert found.findings[0].id == first
+
+
+def test_copies_in_turn_with_work_are_told_to_overlap() -> None:
+    parts, weight = [torch.empty(4096, 4096) for _ in range(8)], torch.empty(4096, 4096, device="meta")
+
+    def step() -> None:
+        for part in parts:
+            at = part.to("meta")
+            for _ in range(4):
+                at = at @ weight
+
+    found = on_a_gpu(step, pins_memory="yes")
+
+    overlap = next(each for each in found.findings if each.id == "copy-overlap")
+    copies_s = 8 * 4 * 4096**2 / (0.85 * 63.015e9)
+    # what is shorter than the products hides behind them, but for the first part
+    assert overlap.predicted_gain_s == pytest.approx(copies_s * 7 / 8, rel=0.1)
+
+
+SMALL = torch.empty(8, 8, device="meta")
+
+
+def many_small(count: int) -> torch.Tensor:
+    at = SMALL
+    for _ in range(count):
+        at = at.relu()
+    return at
+
+
+def test_a_graph_saves_no_launch_where_there_is_one() -> None:
+    assert "cuda-graphs" not in ids(on_a_gpu(lambda: many_small(1)))
+    graphs = next(each for each in on_a_gpu(lambda: many_small(50)).findings if each.id == "cuda-graphs")
+    assert graphs.predicted_gain_s < graphs.seconds_lost
+
+
+def test_a_bigger_batch_promises_no_seconds_of_the_step() -> None:
+    *others, last = on_a_gpu(lambda: many_small(50)).findings
+    assert last.id == "bigger-batch"
+    assert last.predicted_gain_s == last.predicted_gain_low_s == last.predicted_gain_high_s == 0
+    assert "times the samples a second" in last.evidence
+    assert all(each.predicted_gain_s for each in others)
+
+
+LABELLED = {
+    "mi300x_gemm_compute_few_tiles": "few-tiles",
+    "mi300x_gemm_compute_misaligned": "tile-padding",
+    "mi300x_sdpa_long_seq_low_eff": "attention-kernel",
+    "mi300x_sdpa_short_seq_overhead": "short-attention",
+    "mi300x_elem_add_poor_bw": "poor-bandwidth",
+    "synthetic_conv_large_spatial_small_ch": "few-channels",
+    "synthetic_conv_depthwise": "depthwise",
+    "synthetic_conv_large_dilation": "dilation",
+    "synthetic_moe_many_experts_few_tokens": "few-tokens",
+    "synthetic_moe_top2_dense": "experts",
+    "synthetic_moe_large_capacity": "experts",
+}
+
+
+def test_a_trace_of_one_op_has_the_finding_that_its_label_names() -> None:
+    folder = Path(os.environ.get("ROOFLIGHT_DATA", "")) / "traces" / "labelled"
+    if not folder.is_dir():
+        pytest.skip("needs the traces of ROOFLIGHT_DATA")
+    for name, first in LABELLED.items():
+        found = diagnose(rl.analyze(str(folder / f"{name}.json.gz"), "MI300X"))
+        assert (name, found.findings[0].id) == (name, first)
+
+
+def test_what_is_not_on_the_critical_path_promises_nothing() -> None:
+    big = torch.empty(16384, 16384, device="meta", dtype=torch.bfloat16)
+    rows = torch.empty(400, 8, 8, device="meta")
+
+    def hidden_host() -> list[torch.Tensor]:
+        at = big @ big @ big
+        return [at, *(row.relu() for row in rows)]  # issued while the device multiplies
+
+    behind_device = on_a_gpu(hidden_host)
+    alone = on_a_gpu(lambda: [row.relu() for row in rows])
+    assert {"vectorise", "cuda-graphs"} <= set(ids(alone))
+    assert not {"vectorise", "cuda-graphs", "bigger-batch", "compile"} & set(ids(behind_device))
+
+    single = torch.empty(256, 256, device="meta")
+
+    def hidden_device() -> list[torch.Tensor]:
+        return [single @ single, *(row.relu() for row in rows)]  # the device waits for the host
+
+    assert "lower-precision" not in ids(on_a_gpu(hidden_device))
