@@ -32,7 +32,7 @@ def test_numbers_read_as_people_write_them(value, unit, text):
 def test_a_share_is_never_rounded_to_all_or_nothing():
     assert percent(1.0) == "100%"
     assert percent(0.99999) == ">99.9%"
-    assert percent(0) == "0%"
+    assert percent(0) == percent(-0.0) == "0%"
     assert percent(1e-9) == "<0.1%"
     assert percent(1.25) == "125.0%"
 

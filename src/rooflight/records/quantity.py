@@ -60,7 +60,7 @@ def percent(share: float) -> str:
     if -0.0005 < share < 0:
         return ">-0.1%"
     if share in (0, 1):
-        return f"{share:.0%}"
+        return f"{abs(share):.0%}"
     if 0.9995 <= share < 1:
         return ">99.9%"
     return "<0.1%" if 0 < share < 0.0005 else f"{share * 100:.1f}%"
