@@ -129,3 +129,13 @@ def test_what_is_not_on_the_critical_path_promises_nothing() -> None:
         return [single @ single, *(row.relu() for row in rows)]  # the device waits for the host
 
     assert "lower-precision" not in ids(on_a_gpu(hidden_device))
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_images_channel_by_channel_are_told_what_the_other_order_brings(layout: torch.memory_format) -> None:
+    with torch.device("meta"):
+        net = torch.nn.Conv2d(128, 128, 3, padding=1).half().to(memory_format=layout)
+        images = torch.empty(64, 128, 56, 56).half().contiguous(memory_format=layout)
+    found = on_a_gpu(lambda: net(images))
+    told = [*ids(found), *(each.id for each in found.not_worth_it)]
+    assert ("channels-last" in told) == (layout is torch.contiguous_format)

@@ -27,6 +27,11 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
         yield NotWorthIt(id="lower-precision", title="bfloat16", reason="this CPU multiplies float32 as fast")
     if "bigger-batch" not in found:
         yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="overhead is less than half of the step")
+    laid, now = of.analysis.channels_last, of.analysis.totals.predicted
+    if "channels-last" not in found and laid is not None and now is not None and of.source == "predicted":
+        slower = laid.time_s / now.time_s - 1
+        reason = f"{percent(slower)} slower, predicted" if slower > LEAST else f"it would gain {share}"
+        yield NotWorthIt(id="channels-last", title="channels-last", reason=reason)
     if "loader" not in found and of.measured and of.on_cpu:
         yield NotWorthIt(id="loader", title="more loader workers", reason="the step waits for no data")
 

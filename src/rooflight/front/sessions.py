@@ -26,6 +26,7 @@ from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
+from rooflight.roofline.channels_last import in_channels_last
 from rooflight.roofline.decode_formats import lighter_ops
 from rooflight.roofline.host import Host, crossing_s, with_host_scalars
 from rooflight.roofline.tables.report import token_time
@@ -117,13 +118,16 @@ def predicted(analysis: Analysis, predictor: Predictor, host: Host | float | Non
         host = _host_of(session)
     lighter = lighter_ops(analyze_for(session, analysis.device)) if DECODED in session.environment else {}
     counted = np.unique(session.columns.signature[session.counted]).tolist()
-    every = (ops[number] for ops in (session.signatures, *lighter.values()) for number in counted)
+    laid = in_channels_last(session.signatures) if analysis.device.kind != "cpu" else session.signatures
+    every = (ops[number] for ops in (session.signatures, laid, *lighter.values()) for number in counted)
     estimates = _estimates(dict.fromkeys(every), analysis, predictor)
     own = [estimates.get(op) for op in session.signatures]
     found = analyze_for(session, analysis.device, analysis.target, own, host)
     found.diagnosed_by = analysis.diagnosed_by
     of_formats = {pair: found.predicted_with(ops, [estimates.get(op) for op in ops]) for pair, ops in lighter.items()}
     found.formats = {pair: each for pair, each in of_formats.items() if each is not None}
+    if laid is not session.signatures:
+        found.channels_last = found.predicted_with(laid, [estimates.get(op) for op in laid])
     return found
 
 

@@ -71,12 +71,13 @@ class CostedSession:
         if estimates is not None:
             self._estimates = Estimates(session.signatures, self.costs, self.bounds, estimates)
         self.formats: Mapping[tuple[str, str], Predicted] = {}  # a decode step's, by those of weights and KV cache
+        self.channels_last: Predicted | None = None  # of a step whose images lie channel by channel
         self._by: dict[str, tuple[Group, ...]] = {}
 
     def of(self, session: Session) -> Self:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
         other = type(self)(session, self.device, self.target, host=self.host)
-        other._estimates, other.formats = self._estimates, self.formats
+        other._estimates, other.formats, other.channels_last = self._estimates, self.formats, self.channels_last
         other.program = self.program
         return other
 
@@ -84,6 +85,7 @@ class CostedSession:
         """The same analysis with the wall time of another host."""
         other = type(self)(self.session, self.device, self.target, host=host)
         other._estimates, other.formats, other.queue = self._estimates, self.formats, self.queue
+        other.channels_last = self.channels_last
         return other
 
     def on(self, device: DeviceSpec) -> Self:

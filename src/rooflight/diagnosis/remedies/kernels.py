@@ -63,6 +63,13 @@ FEW_CHANNELS: Final = Remedy(
     remedy="channels-last with channels padded to 4 or 8; space-to-depth before the first layer",
     waste=False,
 )
+LAYOUT: Final = Remedy(
+    id="channels-last",
+    title="images in the order of channels, which convolutions transpose",
+    remedy="model.to(memory_format=torch.channels_last), and the images too",
+    verify="no transposing kernels (nchwToNhwc) in a profile",
+    waste=False,
+)
 FEW_TOKENS: Final = Remedy(
     id="few-tokens",
     title="experts read all their weights for few tokens",
@@ -170,4 +177,15 @@ def _of_experts(op: OpSignature) -> Remedy | None:
     return FEW_TOKENS if op.inputs[0].shape[0] < 16 * weights[0][0] else EXPERTS
 
 
-RULES: Final = (kernels,)
+def channels_last(facts: Facts) -> Iterable[Draft]:
+    """Images that lie channel by channel, which convolutions on matrix units transpose."""
+    of, laid, now = facts.of, facts.of.analysis.channels_last, facts.of.analysis.totals.predicted
+    if laid is None or now is None or of.source != "predicted":
+        return
+    calls = np.flatnonzero(of.where_op("convolution" in op.name for op in of.session.signatures))
+    text = f"{count_of(len(calls), 'convolution')}: the device would take {Quantity(laid.time_s, 's')}, not "
+    gain_s = of.gain(now.time_s - laid.time_s)
+    yield from facts.draft(LAYOUT, calls, text + str(Quantity(now.time_s, "s")), gain_s=gain_s, low=0.3, high=1.8)
+
+
+RULES: Final = (kernels, channels_last)

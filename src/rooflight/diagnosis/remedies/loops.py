@@ -47,6 +47,7 @@ _MOST_GROUPS: Final = 40
 _LARGE_BYTES: Final = 1 << 20
 _MOSTLY: Final = 0.4
 _EFFICIENCY: Final = 0.3  # of small products in one call
+_KERNEL_S: Final = 3e-6  # what a GPU takes for a kernel beside its work
 
 
 def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
@@ -60,7 +61,7 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
     keys: dict[tuple[object, ...], int] = {}
     numbers = [keys.setdefault((op.name, op.input_shapes), len(keys)) for op in of.session.signatures]
     group = np.array(numbers, dtype=np.int64)[of.signature]
-    fit = of.works & (of.direction == Direction.FORWARD) & ~of.collectives & ~facts.values.constant
+    fit = of.works & (of.direction == Direction.FORWARD) & ~of.collectives & ~of.crosses & ~facts.values.constant
     counts = np.bincount(group[fit], minlength=len(keys))
     seconds = np.bincount(group[fit], (of.seconds + of.host_s)[fit], minlength=len(keys))
     for number in np.argsort(-seconds)[:_MOST_GROUPS].tolist():
@@ -103,7 +104,8 @@ def loops(facts: Facts) -> Iterable[Draft]:
         calls = _body(facts, named, turns)
         # together n calls take one call's overhead, and the work of all
         share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
-        work_s = float(of.bound_s[calls].sum()) / _EFFICIENCY
+        work = of.bound_s / _EFFICIENCY if of.on_cpu else np.maximum(of.seconds - _KERNEL_S, of.bound_s)
+        work_s = float(work[calls].sum())
         gain_s = max(0.0, facts.spared(calls, share) - of.gain(work_s)) * _with_backward(facts)
         text = (
             f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
@@ -119,7 +121,7 @@ def _body(facts: Facts, named: Int64, turns: int) -> Int64:
     """
     of = facts.of
     inside = np.arange(int(named.min()), int(named.max()) + 1)
-    inside = inside[(of.direction[inside] == Direction.FORWARD) & of.works[inside]]
+    inside = inside[(of.direction[inside] == Direction.FORWARD) & (of.works & ~of.crosses)[inside]]
     names: dict[str, int] = {}
     kind = np.array([names.setdefault(op.name, len(names)) for op in of.session.signatures])[of.signature[inside]]
     recurs = inside[np.bincount(kind)[kind] >= turns / 2]
