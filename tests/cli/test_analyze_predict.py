@@ -125,4 +125,4 @@ def test_a_decode_step_has_its_time_per_token_eager_replayed_and_compiled(ok):
     seconds = float(told[1]) * {"ms": 1e-3, "µs": 1e-6}[told[2]]
     assert float(told[3].replace(",", "")) == pytest.approx(4 / seconds, rel=0.01)  # a token for each of 4 sequences
     assert re.search(r"Compiled by torch.compile\(mode='reduce-overhead'\).* is predicted to take .* tok/s\)", text)
-    assert "time per token" not in ok("analyze", "gpt2", "--small", "--step", "prefill", *device, "--predict")
+    assert "time per token" not in ok("analyze", "gpt2", "--small", "--step", "prefill", *device)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from warm_python import WarmPython
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs" / "extending").glob("*.md"))
@@ -68,23 +69,28 @@ def agrees(printed: str, promised: str) -> bool:
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines)) is not None
 
 
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory):
+    """Most of a command's time would be the import of these."""
+    process = WarmPython(
+        "torch._dynamo", "transformers.models.gpt2.modeling_gpt2", "pytest", folder=tmp_path_factory.mktemp("printed")
+    )
+    yield process
+    process.end()
+
+
 @pytest.fixture
-def shell(tmp_path):
+def shell(tmp_path, warm):
     """Runs the commands of a page in a folder of its own; ``export`` and the folder's files last to the end of it."""
-    programs, folder = tmp_path / "bin", tmp_path / "work"
-    programs.mkdir()
+    pip, folder = tmp_path / "pip.py", tmp_path / "work"
     folder.mkdir()
-    (programs / "pip.py").write_text(PIP)
-    for name, words in {"rooflight": "-m rooflight", "python": "", "pip": str(programs / "pip.py")}.items():
-        script = programs / name
-        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" {words} "$@"\n')
-        script.chmod(0o755)
+    pip.write_text(PIP)
+    programs = {"rooflight": ["-m", "rooflight"], "python": [], "pip": [str(pip)]}
     variables = {
         **os.environ,
-        "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": f"{ROOT / 'src'}:{folder}",
         "ROOFLIGHT_CACHE": str(tmp_path / "cache"),
-        "PYTEST_ADDOPTS": "-p no:cacheprovider",
+        "PYTEST_ADDOPTS": "-p no:cacheprovider -W ignore::pytest.PytestAssertRewriteWarning",
         "COLUMNS": "140",
     }
 
@@ -93,9 +99,14 @@ def shell(tmp_path):
             name, _, value = line.removeprefix("export ").partition("=")
             variables[name] = value.replace("$PWD", str(folder))
             return ""
-        done = subprocess.run(line, shell=True, cwd=folder, env=variables, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"$ {line}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        program, *words = shlex.split(line)
+        if program in programs:
+            code, out, err = warm.run([*programs[program], *words], folder, variables)
+        else:
+            done = subprocess.run(line, shell=True, cwd=folder, capture_output=True, text=True, check=False)
+            code, out, err = done.returncode, done.stdout, done.stderr
+        assert code == 0, f"$ {line}\n{out}{err}"
+        return out
 
     run.folder = folder
     return run

@@ -23,9 +23,9 @@ def names_of(text):
 
 
 def found_in(tmp_path, number):
-    """What a round of 8 steps reports: the session and its JSON."""
+    """What a round of 5 steps reports: the session and its JSON."""
     (tmp_path / "train.py").write_text(ROUNDS[number])
-    words = ["run", "--save", "a.session", "--json", "a.json", "train.py", "--clips", "256"]
+    words = ["run", "--save", "a.session", "--json", "a.json", "train.py", "--clips", "160"]
     subprocess.run([sys.executable, "-m", "rooflight", *words], cwd=tmp_path, check=True, capture_output=True)
     return rl.load(tmp_path / "a.session"), json.loads((tmp_path / "a.json").read_text())
 

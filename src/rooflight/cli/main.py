@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -94,6 +96,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):  # and neither closed nor replaced by a test
             stream.reconfigure(errors=ERRORS)
     warnings.formatwarning = format_warning
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)  # or Python looks through all of torch's objects, for half a second, as it ends
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # or torch's profiler writes its own marks to standard error
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # schedulers stop a job with it: end as after Ctrl-C
     debug = "--debug" in sys.argv  # at any place in the command line

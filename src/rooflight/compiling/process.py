@@ -5,6 +5,7 @@ The process is ``python -m rooflight.compiling.process FUNCTION REPLY``, with th
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -104,6 +105,7 @@ def _main(name: str, reply: str) -> None:
     request = msgspec.json.decode(sys.stdin.buffer.read(), type=get_type_hints(function)["request"])
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     write_whole(Path(reply), msgspec.json.encode(_answer(function, request)))
+    gc.freeze()  # or Python looks through all of torch's objects, for half a second, as it ends
 
 
 if __name__ == "__main__":
