@@ -55,11 +55,10 @@ def test_nano_gpt_with_autocast_accumulation_and_a_fused_optimizer(tmp_path):
 
 
 def test_a_compiled_program_is_answered_compiled(tmp_path):
-    _, found, run = run_on(tmp_path, SCRIPTS / "nano_gpt.py", *SMALL, "compile=True", on=f"{H100},A100-SXM4-80GB")
-    assert [row["device"] for row in found["run"]["on"]] == [H100, "A100-SXM4-80GB"]
-    for row in found["run"]["on"]:
-        assert 0 < row["compiled_s"] <= row["step_s"]
-        assert 0 < row["memory_bytes"] < row["eager_memory_bytes"]
+    _, found, run = run_on(tmp_path, SCRIPTS / "nano_gpt.py", *SMALL, "accumulation=2", "compile=True")
+    (row,) = found["run"]["on"]
+    assert 0 < row["compiled_s"] <= row["step_s"]
+    assert 0 < row["memory_bytes"] < row["eager_memory_bytes"]
     assert found["run"]["virtual"]["compiled"] == 1
     assert "compiled (at least" in run.stderr
 
