@@ -85,6 +85,20 @@ def test_a_faster_product_raises_the_matrix_peak():
     assert analysis.device.dram_bytes_per_s == 4e10
 
 
+@pytest.mark.parametrize("matrix", [5e10, 1e12], ids=["below the vector peak", "above it"])
+def test_a_product_raises_what_its_bound_took(matrix):
+    """float32 products run on the vector units where those are the faster; 2.1 GFLOP at 1.5 TFLOP/s."""
+
+    def product() -> None:
+        torch.mm(a, a)
+
+    a = torch.ones(1024, 1024)
+    roofs = replace(ROOFS, matrix_flops_per_s={"float32": matrix}, disturbed=True)
+    analysis = with_evidence(Analysis(session(0.00143, product), replace(CPU, calibrated=roofs)))
+    assert analysis.device.matrix_peak("float32") == pytest.approx(2 * 1024**3 / 0.00143, rel=1e-6)
+    assert analysis.contradictions == ()
+
+
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("seconds", [0.0021, 0.0009], ids=["slower", "more than twice as fast: a cost is wrong"])
 def test_what_proves_nothing_raises_nothing(seconds):

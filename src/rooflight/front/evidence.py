@@ -11,7 +11,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices import calibrations
-from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.analysis import Analysis
@@ -33,7 +33,7 @@ def with_evidence(analysis: Analysis) -> Analysis:
     roofs = analysis.device.calibrated
     if not passed or roofs is None:
         return analysis
-    higher = _raised(roofs, passed)
+    higher = _raised(analysis.device, roofs, passed)
     _keep(analysis.session.environment.get("fingerprint", ""), roofs, higher)
     device = analysis.device.with_calibration(higher)
     return Analysis(analysis.session, device, analysis.target)
@@ -73,12 +73,13 @@ def _least_s(analysis: Analysis, number: int, cost: OpCost) -> Iterator[tuple[tu
         nearer = (*nearer, level if level.bytes_per_s is None else replace(level, bytes_per_s=_NO_LIMIT))
 
 
-def _raised(roofs: Roofs, passed: Mapping[tuple[str, str], float]) -> Roofs:
+def _raised(device: DeviceSpec, roofs: Roofs, passed: Mapping[tuple[str, str], float]) -> Roofs:
     texts, peaks = [], {"matrix": dict(roofs.matrix_flops_per_s), "vector": dict(roofs.vector_flops_per_s)}
     memory = roofs.memory
     for (unit, precision), factor in passed.items():
         if unit != "memory":
-            known = peaks[unit].get(precision, peaks["vector"].get("float32", 0.0))
+            # what the bound took: float32 products may run on the vector units, if those were measured faster
+            known = (device.matrix_peak if unit == "matrix" else device.vector_peak)(precision) or 0.0
             peaks[unit][precision] = known * factor
             texts.append(f"{unit} {precision} {Quantity(known * factor, 'FLOP/s')}")
         elif passed_level := next((level for level in roofs.memory if level.name == precision), None):
