@@ -88,20 +88,6 @@ class Facts:
             self.kind = "view"
 
 
-class _Fakes(FakeTensorMode):
-    """Makes fake tensors, whose memory counts."""
-
-    def __init__(self, memory: Memory) -> None:
-        super().__init__(allow_non_fake_inputs=True)
-        self.memory = memory
-
-    def __torch_dispatch__(self, *call: Any, **named: Any) -> Any:
-        out = super().__torch_dispatch__(*call, **named)
-        for each in _tensors((out,), {}):
-            self.memory.hold(each)
-        return out
-
-
 class VirtualMode(TorchDispatchMode):
     """One for the process; it is on the stack of every thread of the script."""
 
@@ -111,13 +97,25 @@ class VirtualMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.sized = sized  # what makes results whose sizes depend on values
         self.values, self.answers, self.memory = Values(), Answers(), Memory()
-        self.fake = _Fakes(self.memory)
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake.dispatch = self._counted(self.fake.dispatch)  # type: ignore[method-assign]
         self.device = torch.device("cuda", 0)
         self.pins = False  # whether the script pinned memory of the host
         self._facts: dict[int, Facts] = {}
         self._known: dict[Any, Any] = {}
         self._foreign: dict[type, bool] = {}
         self._templates: dict[torch.device, dict[str, Any]] = {}
+
+    def _counted(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Count the memory of fake tensors. A mode of another class would lack the rules of FlexAttention."""
+
+        def run(*call: Any) -> Any:
+            out = make(*call)
+            for each in _tensors((out,), {}):
+                self.memory.hold(each)
+            return out
+
+        return run
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
