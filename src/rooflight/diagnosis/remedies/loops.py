@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.evidence import USUAL_OP_S
+from rooflight.diagnosis.evidence import USUAL_OP_S, Evidence
 from rooflight.diagnosis.values import levels
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
@@ -101,7 +101,8 @@ def loops(facts: Facts) -> Iterable[Draft]:
             continue
         named = np.concatenate([each for each, _ in (*found, *(products if remedy is VECTORISE else ()))])
         turns = max(len(each) for each, _ in found)
-        calls = _body(facts, named, turns)
+        mostly_small = remedy is PRODUCTS and _seconds(of, small) > _seconds(of, products)
+        calls = named if mostly_small else _body(facts, named, turns)
         # together n calls take one call's overhead, and the work of all
         share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
         work = of.bound_s / _EFFICIENCY if of.on_cpu else np.maximum(of.seconds - _KERNEL_S, of.bound_s)
@@ -113,6 +114,10 @@ def loops(facts: Facts) -> Iterable[Draft]:
             f"{Quantity(nothing_s, 's')} of each is dispatch"
         )
         yield from facts.draft(remedy, calls, text, gain_s=gain_s)
+
+
+def _seconds(of: Evidence, found: Iterable[tuple[Int64, float]]) -> float:
+    return sum(float((of.seconds + of.host_s)[calls].sum()) for calls, _ in found)
 
 
 def _body(facts: Facts, named: Int64, turns: int) -> Int64:
