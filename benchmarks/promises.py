@@ -109,7 +109,7 @@ def child(words: list[str]):
 
 
 def turns(path: Path) -> int:
-    """Lower quartile of the seconds of a step and of the fixed one, of rounds in which both take turns: load only adds."""
+    """Lower quartile of the seconds of a step and of the fixed one, which take turns: load only adds."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
