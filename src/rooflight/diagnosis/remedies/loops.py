@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -103,17 +103,21 @@ def loops(facts: Facts) -> Iterable[Draft]:
         turns = max(len(each) for each, _ in found)
         mostly_small = remedy is PRODUCTS and _seconds(of, small) > _seconds(of, products)
         calls = named if mostly_small else _body(facts, named, turns)
-        # together n calls take one call's overhead, and the work of all
-        share = 1 - sum(len(each) / float(together) for each, together in found) / sum(len(each) for each, _ in found)
-        work = of.bound_s / _EFFICIENCY if of.on_cpu else np.maximum(of.seconds - _KERNEL_S, of.bound_s)
-        work_s = float(work[calls].sum())
-        gain_s = max(0.0, facts.spared(calls, share) - of.gain(work_s)) * _with_backward(facts)
+        gain_s = _gain_of_one(facts, calls, found)
         text = (
             f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
             f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}; "
             f"{Quantity(nothing_s, 's')} of each is dispatch"
         )
         yield from facts.draft(remedy, calls, text, gain_s=gain_s)
+
+
+def _gain_of_one(facts: Facts, calls: Int64, found: Sequence[tuple[Int64, float]]) -> float:
+    """What a loop saves as one call: together, n calls take the overhead of one, and the work of all."""
+    of = facts.of
+    share = 1 - sum(len(each) / together for each, together in found) / sum(len(each) for each, _ in found)
+    work = of.bound_s / _EFFICIENCY if of.on_cpu else np.maximum(of.seconds - _KERNEL_S, of.bound_s)
+    return max(0.0, facts.spared(calls, share) - of.gain(float(work[calls].sum()))) * _with_backward(facts)
 
 
 def _seconds(of: Evidence, found: Iterable[tuple[Int64, float]]) -> float:
