@@ -14,7 +14,7 @@ from rooflight.records.session import Int64
 from rooflight.roofline.findings import Regime
 
 _LOW, _HIGH = 0.5, 1.9
-"""Factors of a predicted gain between which the measured one is looked for; it lies outside of them too often, see
+"""Factors of a predicted gain between which the measured one is looked for; how often it was is in
 docs/lab/promises.md."""
 LEAST: Final = 0.03
 """A remedy that saves a smaller share of the step is no finding."""

@@ -77,7 +77,7 @@ def in_brief(report: Report, path: str) -> Report:
     tables += [_longest(layers)] if layers is not None and found is None else []
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
     notes = [f"Evidence: rooflight diagnose {path}"] if found is not None else []
-    notes += [f"All tables{more}: rooflight analyze {path}"]
+    notes += [f"All tables{more}: rooflight analyze {'(the same file)' if notes else path}"]
     brief = replace(
         report,
         facts=tuple(facts),
