@@ -112,6 +112,25 @@ def test_what_is_computed_twice_spares_its_backward_pass_only_if_it_has_one() ->
     assert both.predicted_gain_s > 1.5 * alone.predicted_gain_s
 
 
+def test_an_optimizer_that_multiplies_twice_has_no_backward_pass_to_spare() -> None:
+    scale = nn.Parameter(torch.ones(8, 8))
+
+    class Twice(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            with torch.no_grad():
+                self.seen = scale @ scale, scale @ scale
+            return super().step(closure)
+
+    optimizer = Twice([scale], lr=0.1, foreach=False)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        scale.cos().sum().backward()
+        optimizer.step()
+
+    assert first(step, "repeated-work").predicted_gain_s == pytest.approx(OP_S, rel=0.01)
+
+
 def test_what_lies_between_casts_to_a_wider_dtype_and_back_gains_its_half() -> None:
     x = torch.randn(64, 64)
     found = first(lambda: x.double().cos().float(), "casts")

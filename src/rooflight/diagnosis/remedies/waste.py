@@ -114,6 +114,7 @@ def _backward_of(facts: Facts, again: Int64) -> float:
     of = facts.of
     total, backward = of.seconds + of.host_s, of.direction == Direction.BACKWARD
     forward = of.direction == Direction.FORWARD
+    again = again[forward[again]]  # an optimizer multiplies, too
     if not backward.any() or not len(again):
         return 0.0
     convolves = of.where_op("convolution" in op.name for op in of.session.signatures)
