@@ -133,7 +133,8 @@ def test_an_optimizer_that_multiplies_twice_has_no_backward_pass_to_spare() -> N
 
 def test_what_lies_between_casts_to_a_wider_dtype_and_back_gains_its_half() -> None:
     x = torch.randn(64, 64)
-    found = first(lambda: x.double().cos().float(), "casts")
+    y = torch.randn(64, 64)
+    found = first(lambda: (x.double().cos().float(), y.double().sin()), "casts")  # the second stays wide
     assert found.predicted_gain_s == pytest.approx(2.5 * OP_S, rel=0.01)
 
 

@@ -161,7 +161,7 @@ def casts(facts: Facts) -> Iterable[Draft]:
     fixed = facts.values.constant
     back: set[int] = set()
     came: dict[int, tuple[str, int]] = {}  # by storage: the dtype before its cast, and that
-    wider: dict[int, float] = {}
+    wider: dict[int, tuple[float, int]] = {}  # by call: the share of its bytes, and the cast before it
     for call in np.flatnonzero(of.works & ~of.products).tolist():
         op = of.ops[call]
         known = next((came[storage] for storage in of.reads[call] if storage in came), None)
@@ -171,13 +171,14 @@ def casts(facts: Facts) -> Iterable[Draft]:
                 came[storage] = (op.inputs[0].dtype, call)
             elif known is not None and op.outputs[0].shape == op.inputs[0].shape:
                 came[storage] = known  # what lies between two casts is pointwise
-                wider[call] = 1 - item_bytes(known[0]) / item_bytes(op.outputs[0].dtype)
+                wider[call] = 1 - item_bytes(known[0]) / item_bytes(op.outputs[0].dtype), known[1]
         if cast[call] and known is not None and known[0] == op.outputs[0].dtype:
             back |= {known[1], call}
     yield from _cast_each_step(facts, [call for call in np.flatnonzero(cast & ~fixed).tolist() if call not in back])
     text = f"{count_of(len(back), 'cast')} there and back: {Quantity(facts.spared(back), 's')}{of.places(back)}"
-    gain_s = facts.spared(back) + (_narrowed(facts, wider) if back else 0.0)
-    yield from facts.draft(CASTS, [*back, *wider], text, gain_s=gain_s, regime=Regime.MEMORY)
+    between = {call: share for call, (share, begun) in wider.items() if begun in back}
+    gain_s = facts.spared(back) + _narrowed(facts, between)
+    yield from facts.draft(CASTS, [*back, *between], text, gain_s=gain_s, regime=Regime.MEMORY)
 
 
 def _narrowed(facts: Facts, shares: Mapping[int, float]) -> float:
