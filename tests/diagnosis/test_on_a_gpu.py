@@ -139,3 +139,44 @@ def test_images_channel_by_channel_are_told_what_the_other_order_brings(layout: 
     found = on_a_gpu(lambda: net(images))
     told = [*ids(found), *(each.id for each in found.not_worth_it)]
     assert ("channels-last" in told) == (layout is torch.contiguous_format)
+
+
+def test_what_the_host_computes_before_a_copy_is_the_loaders_and_no_launch() -> None:
+    rows, weight = [torch.empty(4096) for _ in range(64)], torch.empty(4096, 1024, device="meta")
+
+    def step() -> torch.Tensor:
+        prepared = [row.sin().cos().sin().cos() for row in rows]
+        return torch.stack(prepared).to("meta") @ weight
+
+    loader, *others = on_a_gpu(step).findings
+    assert loader.id == "loader"
+    assert not {"vectorise", "cuda-graphs", "compile"} & {each.id for each in others}
+    # 256 ops of the host become those of four workers; the stack, which only moves bytes, is not divided
+    assert 0.6 * loader.seconds_lost < loader.predicted_gain_s < 0.8 * loader.seconds_lost
+
+
+def test_a_concatenation_costs_the_host_as_much_as_the_copy_in_its_place() -> None:
+    def grown(size: int) -> Callable[[], torch.Tensor]:
+        cache, token = torch.empty(1, size, device="meta"), torch.empty(1, size, device="meta")
+
+        def step() -> torch.Tensor:
+            at = cache
+            for _ in range(100):
+                at = torch.cat([at, token])
+            return at
+
+        return step
+
+    assert "copies" not in ids(on_a_gpu(grown(64)))  # launches decide, and are as many
+    assert "copies" in ids(on_a_gpu(grown(1 << 22)))
+
+
+def test_a_host_that_is_late_now_and_then_holds_the_device_up_though_both_take_as_long() -> None:
+    big, rows = torch.empty(8192, 8192, device="meta", dtype=torch.bfloat16), torch.empty(300, 8, 8, device="meta")
+
+    def step() -> list[torch.Tensor]:
+        return [*(row.relu() for row in rows), big @ big @ big @ big]
+
+    found = next(each for each in on_a_gpu(step).findings if each.id == "cuda-graphs")
+    # the products begin when the rows are done, of which each takes 9 µs of the host and 1 to 3 of the device
+    assert 300 * 6e-6 < found.seconds_lost < 300 * 8e-6

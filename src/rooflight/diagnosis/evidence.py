@@ -7,6 +7,7 @@ gaps between them add up. On a GPU the longer of both is the step, and what neit
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
@@ -247,10 +248,19 @@ class Evidence:
 
     @cached_property
     def late_s(self) -> float:
-        """Seconds in which a GPU waits for launches, by its trace, or by what host and device take in sum."""
+        """Seconds in which a GPU waits for launches, by its trace, or as predicted: what the step is longer by than
+        with launches that take no time. What the host computes itself is none.
+        """
         if self.idle is not None:
             return self.idle.host_late_s + self.idle.launch_s
+        if self.source == "predicted":
+            return max(0.0, self.step_s - self.wall_s(self.on_host))
         return min(self.step_s, max(0.0, self.host_total_s - self.device_total_s))
+
+    def wall_s(self, issued: Flags) -> float:
+        """The predicted step if only such calls took the host time."""
+        queue = self.analysis.queue
+        return replace(queue, units=queue.units * issued).wall_s(self.seconds, self.analysis.host)
 
     @cached_property
     def lines(self) -> Sequence[HostLine]:
@@ -335,6 +345,11 @@ class Evidence:
     def crosses(self) -> Flags:
         """Copies between host and device."""
         return self.where_op(map(crosses, self.session.signatures))
+
+    @cached_property
+    def on_host(self) -> Flags:
+        """Calls of a GPU's program on tensors of the host."""
+        return self.where_op(ON_HOST in op.attributes for op in self.session.signatures)
 
     @cached_property
     def syncs(self) -> Flags:

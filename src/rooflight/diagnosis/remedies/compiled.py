@@ -109,7 +109,8 @@ def graphs(facts: Facts) -> Iterable[Draft]:
     text = f"the device waits for launches {percent(of.late_s / max(of.step_s, 1e-12))} of the step"
     # a graph is one launch in the place of many; where its host reads a result, there must be several graphs
     many = 1 - 1 / max(1.0, float(of.analysis.queue.launches.sum()))
-    gain_s = (0.85 if of.syncs.any() or of.idle is not None else 1.0) * (of.late_s - _REPLAY_S) * many
+    graphs = 1 + int(of.syncs.sum())
+    gain_s = (0.85 if graphs > 1 or of.idle is not None else 1.0) * (of.late_s - graphs * _REPLAY_S) * many
     yield from facts.waiting(GRAPHS, Regime.OVERHEAD, of.late_s, gain_s, text, 0.5)
 
 

@@ -61,7 +61,8 @@ def _loops(facts: Facts) -> Iterable[tuple[Int64, float]]:
     keys: dict[tuple[object, ...], int] = {}
     numbers = [keys.setdefault((op.name, op.input_shapes), len(keys)) for op in of.session.signatures]
     group = np.array(numbers, dtype=np.int64)[of.signature]
-    fit = of.works & (of.direction == Direction.FORWARD) & ~of.collectives & ~of.crosses & ~facts.values.constant
+    fit = of.works & (of.direction == Direction.FORWARD) & ~facts.values.constant
+    fit &= ~(of.collectives | of.crosses | of.on_host)
     counts = np.bincount(group[fit], minlength=len(keys))
     seconds = np.bincount(group[fit], (of.seconds + of.host_s)[fit], minlength=len(keys))
     for number in np.argsort(-seconds)[:_MOST_GROUPS].tolist():

@@ -7,9 +7,11 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.costs.registry import cost_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.remedies.waiting import PAGEABLE
+from rooflight.diagnosis.remedies.waiting import LOADER, PAGEABLE
 from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.record import Direction
 from rooflight.records.session import PINS
 from rooflight.records.signature import FROM_HOST
 from rooflight.roofline.findings import Regime
@@ -24,6 +26,7 @@ COPY_OVERLAP: Final = Remedy(
     waste=False,
 )
 
+_WORKERS: Final = 4  # of a loader
 _BOTH_WAYS: Final = 1.6
 """Pinned copies in both directions at once carry 1.4 to 1.9 times the bytes of one direction."""
 
@@ -55,4 +58,22 @@ def transfers(facts: Facts) -> Iterable[Draft]:
     yield from facts.draft(COPY_OVERLAP, calls, text, gain_s=gain_s, regime=Regime.IDLE, low=0.5, high=1.3)
 
 
-RULES: Final = (transfers,)
+def preparing(facts: Facts) -> Iterable[Draft]:
+    """Batches that the host computes, op by op, before it copies them to a GPU: workers do that meanwhile."""
+    of = facts.of
+    if of.on_cpu or of.source != "predicted" or not of.crosses.any():
+        return
+    last = int(np.flatnonzero(of.crosses)[-1])
+    calls = np.flatnonzero(of.on_host & (of.direction == Direction.FORWARD))
+    calls = calls[calls < last]
+    lost_s = float(of.host_s[calls].sum())
+    moving = [call for call in calls.tolist() if not getattr(cost_of(of.ops[call]), "vector_flops", 1)]
+    moving_s = float(of.host_s[moving].sum())  # which workers do no faster: they share the host's memory
+    apart = np.ones(len(of.records), dtype=np.bool_)
+    apart[calls] = False
+    gain_s = of.step_s - max(of.wall_s(apart), moving_s + (lost_s - moving_s) / _WORKERS)
+    text = f"{count_of(len(calls), 'op')} of the host take {Quantity(lost_s, 's')} before their results are copied"
+    yield from facts.draft(LOADER, calls, text, gain_s=gain_s, regime=Regime.IDLE)
+
+
+RULES: Final = (transfers, preparing)
