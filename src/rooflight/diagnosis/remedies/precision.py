@@ -214,8 +214,10 @@ def copies(facts: Facts) -> Iterable[Draft]:
     text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"
     # in the place of a concatenation stands a copy into what is there: as many calls
     joins = np.intersect1d(big, of.named("aten::cat", "aten::stack"))
-    gain_s = facts.spared(big) if of.on_cpu else of.gain(
-        float(of.seconds[big].sum()), float(of.host_s[np.setdiff1d(big, joins)].sum())
+    gain_s = (
+        facts.spared(big)
+        if of.on_cpu
+        else of.gain(float(of.seconds[big].sum()), float(of.host_s[np.setdiff1d(big, joins)].sum()))
     )
     if gain_s < 0.1 * of.step_s:
         return
