@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 
 import pytest
 import torch
@@ -154,7 +155,7 @@ class Detached(torch.autograd.Function):
 
 def test_a_mistake_is_further_than_eager_and_a_right_program_has_errors_of_rounding() -> None:
     changes = (nn.Identity(), lambda out: out * 1.01, Detached.apply)
-    right, wrong, gradients = (check(made(), made(change), made()) for change in changes)
+    right, wrong, gradients = (check(made(), made(change), made) for change in changes)
     assert (right.correct, wrong.correct, gradients.correct) == (True, False, False)
     assert right.rounding.eager == right.rounding.compiled > 0
     assert not right.rounding.further
@@ -167,7 +168,7 @@ def test_a_mistake_is_further_than_eager_and_a_right_program_has_errors_of_round
 def test_rounding_that_eager_has_too_is_no_mistake() -> None:
     # 1.0333 and 0.3444 between 10,000 and 10,001, where floats are 1e-3 apart: off by 1e-4 and, times 3, 9e-4
     eager = made(lambda out: (out / 3 + 10_000 - 10_000) * 3)
-    found = check(eager, made(lambda out: out + 10_000 - 10_000), made())
+    found = check(eager, made(lambda out: out + 10_000 - 10_000), made)
     assert found.different
     assert found.rounding.explains
     assert found.correct
@@ -180,10 +181,10 @@ def test_integers_have_no_excuse_and_what_keeps_a_program_from_float64_is_said()
     def breaks():
         raise ValueError("only once")
 
-    found = check(counting(1), counting(2), counting(1))
+    found = check(counting(1), counting(2), lambda: counting(1))
     assert not found.correct
     assert found.rounding.failed == "it gives no floating-point numbers"
-    found = check(made(), made(), (breaks, made()[1]))
+    found = check(made(), made(), lambda: (breaks, made()[1]))
     assert found.correct
     assert "ValueError: only once" in found.rounding.failed
 
@@ -224,7 +225,7 @@ def test_gradients_that_cancel_are_right_to_the_rounding_of_their_terms() -> Non
         return model(x) + 0.01 * (model[0].bias - model[0].bias.detach()).view(4, 1, 1)
 
     hows = (lambda model, x: model(x), lambda model, x: model(x.flip(0)).flip(0), wrong)
-    right, mistaken = (check(opened(hows[0]), opened(how), opened(hows[0])) for how in hows[1:])
+    right, mistaken = (check(opened(hows[0]), opened(how), partial(opened, hows[0])) for how in hows[1:])
     assert right.different
     assert right.correct
     assert mistaken.rounding.further == "gradient ['0.bias']"

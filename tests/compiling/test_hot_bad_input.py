@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,6 +83,37 @@ def test_gradients_that_cancel_are_known_to_the_rounding_of_what_they_sum() -> N
     assert error is not None
     assert 0 < error < 1e-6  # of what is summed
     assert difference(eager, wrong, (image, bias))[0].startswith("gradients: the result differs")
+
+
+class Off(torch.autograd.Function):
+    """The same result, and a gradient that is off by the same share of its size everywhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, share: float) -> torch.Tensor:
+        ctx.share = share
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad + ctx.share * grad.square().mean().sqrt(), None
+
+
+def test_what_rounding_grows_to_in_later_ops_is_no_difference() -> None:
+    """What a batch norm's backward rounds alike in a channel, as sums in another order do, an earlier norm sums."""
+    torch.manual_seed(0)
+    image, first, second = torch.randn(4, 3, 24, 24), torch.randn(8, 3, 3, 3), torch.randn(8, 8, 3, 3)
+    bias = torch.zeros(8, requires_grad=True)
+
+    def program(x: torch.Tensor, b: torch.Tensor, share: float) -> Any:
+        def norm(y: torch.Tensor) -> torch.Tensor:
+            return torch.batch_norm(y, None, None, None, None, True, 0.1, 1e-5, False).relu()
+
+        y = norm(torch.conv2d(x, first, b)) + b.view(8, 1, 1)
+        return (norm(Off.apply(torch.conv2d(y, second), share)).mean((2, 3)),)
+
+    eager, reordered, mistaken = (partial(program, share=share) for share in (0.0, 1e-5, 1e-3))
+    assert difference(eager, reordered, (image, bias))[0] == ""
+    assert difference(eager, mistaken, (image, bias))[0].startswith("gradients: the result differs")
 
 
 def test_sizes_of_0_and_1_make_kinds() -> None:

@@ -4,12 +4,14 @@ Rounding makes a compiled program differ from the eager one, and neither is the 
 a float64 run, as torch's own benchmarks do: each op once more, on shadows of its tensors in double precision. The run
 keeps the program's control flow: what it reads as a number, and every integer and boolean, is that of the program's
 own precision. A sum is only known to the rounding of its terms: where these cancel, as in the gradient of a bias before
-a batch norm, which is 0, that is more than the sum itself.
+a batch norm, which is 0, that is more than the sum itself. And what an op rounds may grow in the ops after it: a second
+float64 run, whose ops are all off by as little as counts as none, shows by how much.
 """
 
 from __future__ import annotations
 
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,10 +62,10 @@ class _Seen:
     state: dict[str, Any] = field(default_factory=dict)
 
 
-def check(eager: Opened, compiled: Opened, double: Opened) -> Check:
+def check(eager: Opened, compiled: Opened, double: Callable[[], Opened]) -> Check:
     """The programs side by side for ``STEPS`` steps, each from the same weights, inputs and random numbers.
 
-    ``double`` is the eager program once more, which runs in float64 beside itself. What keeps it from that is an
+    ``double`` opens the eager program once more, which runs in float64 beside itself. What keeps it from that is an
     answer, not an error.
     """
     ours, theirs = _followed(*eager), _followed(*compiled)
@@ -95,8 +97,8 @@ def _followed(run: Run, model: nn.Module | None) -> _Seen:
     return seen
 
 
-def _followed_in_float64(eager: _Seen, compiled: _Seen, double: Opened, mode: InFloat64) -> Kinds:
-    (run, model), truth = double, _Seen()
+def _followed_in_float64(eager: _Seen, compiled: _Seen, double: Callable[[], Opened], mode: InFloat64) -> Kinds:
+    (run, model), truth = double(), _Seen()
     for number in range(STEPS):
         torch.manual_seed(number)
         with mode.running():
@@ -112,20 +114,26 @@ def _followed_in_float64(eager: _Seen, compiled: _Seen, double: Opened, mode: In
 
 
 def rounding(follow: Callable[[InFloat64], Kinds]) -> Rounding:
-    """The errors of a program, eager and compiled, beside a float64 run, which ``follow`` makes."""
+    """The errors of a program, eager and compiled, beside a float64 run, which ``follow`` makes, as often as asked."""
     mode = InFloat64()
     try:
-        return _errors(follow(mode), mode)
+        kinds = [(kind, list(steps)) for kind, steps in follow(mode)]
+        found = _errors(kinds, mode)
+        if found.further:
+            stirred = [[exact for exact, *_ in steps] for _, steps in follow(InFloat64(stirs=True))]
+            found = _errors(kinds, mode, stirred)
+        return found
     except Exception as error:  # that the program has no float64 form does not make it wrong
         return Rounding(failed=in_one_line(error))
 
 
-def _errors(kinds: Kinds, mode: InFloat64) -> Rounding:
+def _errors(kinds: Kinds, mode: InFloat64, stirred: Sequence[Sequence[Exact]] = ()) -> Rounding:
     most, least, further = 0.0, 0.0, ""
     some = False
-    for kind, steps in kinds:
-        for wide, one, other in steps:
-            for name, own, theirs, noise, tolerance in _leaf_errors(wide, one, other):
+    for number, (kind, steps) in enumerate(kinds):
+        for step, (wide, one, other) in enumerate(steps):
+            stirs = (stirred[number][step] if stirred else wide)[0]
+            for name, own, theirs, noise, tolerance in _leaf_errors(wide, stirs, one, other):
                 some = True
                 least, most = max(least, own), max(most, theirs)
                 if not further and not theirs <= _NO_FURTHER * max(own, noise) + _SHARE * tolerance:
@@ -136,22 +144,24 @@ def _errors(kinds: Kinds, mode: InFloat64) -> Rounding:
     return Rounding(eager=least, compiled=most, further=further, missing=missing)
 
 
-def _leaf_errors(exact: Exact, one: Any, other: Any) -> Iterator[tuple[str, float, float, float, float]]:
-    """Of each tensor its name, both errors, the rounding of what it sums, as shares of its scale, and its tolerance."""
+def _leaf_errors(exact: Exact, stirred: Any, one: Any, other: Any) -> Iterator[tuple[str, float, float, float, float]]:
+    """Of each tensor its name, both errors, the rounding of what it sums or what ``stirred`` it more, as shares of its
+    scale, and its tolerance.
+    """
+    sides = map(tree_leaves, (exact[1], stirred, one, other))
     leaves = [
-        (keystr(path), truth, terms, own, theirs)
-        for (path, truth), terms, own, theirs in zip(
-            tree_leaves_with_path(exact[0]), tree_leaves(exact[1]), tree_leaves(one), tree_leaves(other), strict=True
-        )
+        (keystr(path), truth, terms, moved, own, theirs)
+        for (path, truth), terms, moved, own, theirs in zip(tree_leaves_with_path(exact[0]), *sides, strict=True)
         if isinstance(own, torch.Tensor) and own.is_floating_point() and own.numel()
     ]
     sizes = [float(truth.square().sum()) for _, truth, *_ in leaves]
     count = sum(truth.numel() for _, truth, *_ in leaves)
     least = _LEAST_SCALE * math.sqrt(sum(sizes) / count) if count else 0.0
-    for (name, truth, terms, own, theirs), size in zip(leaves, sizes, strict=True):
+    for (name, truth, terms, moved, own, theirs), size in zip(leaves, sizes, strict=True):
         scale = max(math.sqrt(size / truth.numel()), least) or 1.0
         noise = torch.finfo(own.dtype).eps * terms
         scale = terms if noise > scale else scale  # what its terms leave is noise
+        noise = max(noise, _gap(truth, moved))
         yield name, _gap(truth, own) / scale, _gap(truth, theirs) / scale, noise / scale, tolerance_of(own.dtype)
 
 
@@ -198,11 +208,14 @@ class InFloat64(TorchDispatchMode):
 
     A shadow belongs to a storage, so that views, writes in place and tensors saved for backward find it. ``missing``
     counts the ops without a float64 form: their results are those of the program's own precision. Random numbers are
-    the program's own. Raises TypeError for tensor subclasses that hold other tensors.
+    the program's own. With ``stirs`` each result is off by as much as counts as no error, all of it or along a channel
+    by the same, as kernels are that sum in another order. Raises TypeError for tensor subclasses that hold other
+    tensors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, stirs: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._stirs = random.Random(0) if stirs else None
         self.missing: Counter[str] = Counter()
         self._shadows: dict[int, tuple[StorageWeakRef, Tensor, float]] = {}
         self._purge_at = _PURGE
@@ -277,8 +290,19 @@ class InFloat64(TorchDispatchMode):
         for place, result, answer in pairs:
             if _key(result) not in known:  # else it is an argument, written in place
                 summed = _SUMS.get(func._schema.name) == place and result.numel()
-                self._put(result, answer, float(args[0].abs().sum()) / result.numel() if summed else 0.0)
+                terms = float(args[0].abs().sum()) / result.numel() if summed else 0.0
+                self._put(result, self._stirred(answer, _SHARE * tolerance_of(result.dtype)), terms)
         return True
+
+    def _stirred(self, answer: Tensor, share: float) -> Tensor:
+        if self._stirs is None or not answer.numel() or answer.is_complex():
+            return answer
+        size = share * float(answer.square().mean().sqrt())
+        for dim in {1, answer.dim() - 1} & set(range(answer.dim())):
+            signs = torch.tensor([self._stirs.choice((-1.0, 1.0)) for _ in range(answer.shape[dim])])
+            shape = [-1 if place == dim else 1 for place in range(answer.dim())]
+            answer = answer + size * signs.to(answer).reshape(shape)
+        return answer + size * self._stirs.choice((-1.0, 1.0))
 
     def _randomly(self, func: Any, args: tuple[Any, ...], changed: Sequence[Tensor]) -> None:
         if func is torch.ops.aten.native_dropout.default and args[2] is not False:

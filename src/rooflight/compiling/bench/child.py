@@ -144,9 +144,13 @@ def checked(request: Request) -> Check:
     from rooflight.compiling.bench.check import check
 
     torch._inductor.config.fallback_random = True  # dropout draws what eager's does
-    eager, double, other = (opened(request) for _ in range(3))
-    run = compiled(other.run, other.model, request)
-    return check((eager.run, eager.model), (run, other.model), (double.run, double.model))
+
+    def program() -> tuple[Callable[[], Any], Any]:
+        step = opened(request)
+        return step.run, step.model
+
+    eager, (run, model) = program(), program()
+    return check(eager, (compiled(run, model, request), model), program)
 
 
 def _stages(request: Request) -> dict[str, float]:
