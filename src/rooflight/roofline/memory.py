@@ -191,19 +191,28 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     parents = np.append(columns.parent, NO_PARENT)
     while (inside := parents[place] != NO_PARENT).any():
         place = np.where(inside, parents[place], place)
+    inside_step = (place != NO_PARENT) & (place < len(session))
+    at = np.where(inside_step, place, 0)
+    facts = [lifetimes.kind[chosen], stood, inside_step]
+    facts += [np.where(inside_step, column[at], 0) for column in (columns.direction, columns.module)]
+    facts += [np.where(inside_step & ~stood, column[at], 0) for column in (columns.signature, columns.phase)]
+    alike, which = np.unique(np.stack(facts, axis=1), axis=0, return_inverse=True)
+    sizes = np.zeros(len(alike), dtype=np.int64)
+    np.add.at(sizes, which.reshape(-1), session.storage_bytes[chosen])
+    counts = np.bincount(which.reshape(-1), minlength=len(alike))
     paths = [_NUMBER_IN_PATH.sub("*", module.path) for module in session.modules]
     found: dict[tuple[int, str, str, str, str], tuple[int, int]] = {}
-    for storage, at, before in zip(chosen.tolist(), place.tolist(), stood.tolist(), strict=True):
+    for each, more, times in zip(alike.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        kind, before, known, direction, module, signature, phase_number = each
         op, path, layer, phase = (BEFORE if before else UNSEEN), "", "", ""
-        if at != NO_PARENT and at < len(session):
-            way, module = Direction(columns.direction[at]), columns.module[at]
+        if known:
+            way = Direction(direction)
             path, layer = paths[module] or outside_modules(way), session.modules[module].class_name
             if not before:
-                op = session.signatures[columns.signature[at]].name
-                phase = session.phases[columns.phase[at]] or way.label
-        key = int(lifetimes.kind[storage]), op, path, layer, phase
+                op, phase = session.signatures[signature].name, session.phases[phase_number] or way.label
+        key = kind, op, path, layer, phase
         nbytes, count = found.get(key, (0, 0))
-        found[key] = nbytes + int(session.storage_bytes[storage]), count + 1
+        found[key] = nbytes + more, count + times
     ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1], *item[0][:3]))
     return tuple(
         Alive(bytes=nbytes, count=count, kind=StorageKind(kind).key, op=op, module=path, layer=layer, phase=phase)

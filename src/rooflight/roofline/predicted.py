@@ -6,9 +6,8 @@ The wall time of a step: a host that issues ops one after the other, and a devic
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -279,33 +278,48 @@ class Queue:
         host_at = host.first_s
         compute_at, network_at, room_at = 0.0, 0.0, 0.0
         done: dict[int, float] = {}
+        busy_s = np.where(self.launches, device_s, 0.0)
         begun: deque[tuple[int, float]] = deque()  # first ops of pieces, and when the device could begin them
-        for start, stop in self._pieces:
-            if (waited := int(self.waits_for[start])) != _NOTHING:
+        for start, stop, waited, sends, launches, syncs in self._pieces:
+            if waited != _NOTHING:
                 compute_at = max(compute_at, done[waited])
             while begun and begun[0][0] <= start - QUEUE:
                 room_at = begun.popleft()[1]
-            issued = max(host_at, room_at) + np.cumsum(host_s[start:stop])
-            host_at = float(issued[-1])
-            seconds = np.where(self.launches[start:stop], device_s[start:stop], 0.0)
-            begun.append((start, max(float(issued[0]), compute_at)))
-            if self.sends[start]:
+            issued, seconds, host_at = host_s[start:stop], busy_s[start:stop], max(host_at, room_at)
+            begun.append((start, max(host_at + float(issued[0]), compute_at)))
+            runs = launches and not sends
+            if stop - start > _FEW:
+                issued = host_at + np.cumsum(issued)
+                host_at = float(issued[-1])
+                compute_at = _last_end(issued, seconds, compute_at) if runs else compute_at
+            else:  # arrays of few take longer
+                for each_s, runs_s in zip(issued.tolist(), seconds.tolist(), strict=True):
+                    host_at += each_s
+                    compute_at = max(compute_at, host_at) + runs_s if runs else compute_at
+            if sends:
                 network_at = max(host_at, network_at, compute_at) + float(seconds.sum())
                 done[start] = network_at
-            elif self.launches[start:stop].any():
-                compute_at = _last_end(issued, seconds, compute_at)
-            if self.syncs[stop - 1] and not host.replayed:
+            if syncs and not host.replayed:
                 host_at = max(host_at, compute_at)
         return max(host_at, compute_at, network_at)
 
     @property
-    def _pieces(self) -> list[tuple[int, int]]:
+    def _pieces(self) -> Iterator[tuple[int, int, int, bool, bool, bool]]:
+        """Ops between which nothing waits: first, end, what the first waits for, whether it sends, whether any of them
+        runs on the device, whether the host waits for the last.
+        """
         count = len(self.units)
-        alone = np.flatnonzero(self.sends)
-        cuts = {0, count, *range(0, count, QUEUE), *alone.tolist(), *(alone + 1).tolist()}
-        cuts |= {*np.flatnonzero(self.waits_for != _NOTHING).tolist(), *(np.flatnonzero(self.syncs) + 1).tolist()}
-        ordered = sorted(cut for cut in cuts if cut <= count)
-        return list(pairwise(ordered))
+        alone, waits = np.flatnonzero(self.sends), np.flatnonzero(self.waits_for != _NOTHING)
+        cuts = [np.arange(0, count, QUEUE), alone, alone + 1, waits, np.flatnonzero(self.syncs) + 1]
+        starts = np.unique(np.concatenate(cuts))
+        starts = starts[starts < count]
+        ends = np.append(starts[1:], count)[: len(starts)]
+        launches = np.logical_or.reduceat(self.launches, starts) if count else self.launches
+        columns = starts, ends, self.waits_for[starts], self.sends[starts], launches, self.syncs[ends - 1]
+        return zip(*(column.tolist() for column in columns), strict=True)
+
+
+_FEW: Final = 32
 
 
 def _last_end(issued: Float64, seconds: Float64, free_at: float) -> float:
