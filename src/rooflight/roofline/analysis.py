@@ -22,7 +22,7 @@ class Analysis(CostedSession, Shown):
     ``print(analysis)`` its main part; ``report()`` is what renderers take.
     """
 
-    diagnosed_by: Callable[[CostedSession], Diagnosis] | None = None
+    diagnosed_by: Callable[[CostedSession], Diagnosis | None] | None = None
     """What finds the causes that its report shows; none of an analysis that only counts."""
 
     def __repr__(self) -> str:
