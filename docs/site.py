@@ -5,17 +5,15 @@ and two pages are made from the code: the options of all commands and the keys o
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
+from typer.main import get_command
 
 from rooflight.cli.main import app
 
@@ -24,20 +22,15 @@ RESULTS = ROOT / "benchmarks" / "results"
 SECTIONS = ("Guide", "Concepts", "Reference", "Extending", "Lab")
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Name anchors as GitHub does, which the links of the pages follow."""
-    config.mdx_configs["toc"]["slugify"] = lambda text, _: (
-        re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-")
-    )
-    return config
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the measured tables and the generated pages."""
     for path in RESULTS.rglob("*.csv"):
         files.append(File.generated(config, f"data/{path.relative_to(RESULTS)}", abs_src_path=str(path)))
-    files.append(File.generated(config, "reference/options.md", content="\n".join(options())))
-    files.append(File.generated(config, "reference/json.md", content="\n".join(json_keys())))
+    for name, lines in {
+        "options": ["# Options\n\nWhat each command's `--help` prints.", *options_of(get_command(app), "rooflight")],
+        "json": ["# JSON keys\n\nThe documents of [schemas.json](schemas.json), and the objects inside.", *json_keys()],
+    }.items():
+        files.append(File.generated(config, f"reference/{name}.md", content="\n".join(lines)))
     return files
 
 
@@ -55,13 +48,7 @@ def on_nav(nav: Navigation, **_: Any) -> Navigation:
     return nav
 
 
-def options() -> Iterator[str]:
-    """A table of the options of each command."""
-    yield "# Options\n\nMade from the code: what `rooflight COMMAND --help` prints."
-    yield from options_of(typer.main.get_command(app), "rooflight")
-
-
-def options_of(command: click.Command, name: str) -> Iterator[str]:
+def options_of(command: Any, name: str) -> Iterator[str]:
     """The heading and the table of a command, then those of its commands."""
     yield f"\n## {name}\n\n{(command.help or '').partition(chr(10) * 2)[0]}\n\n| option | meaning |\n|---|---|"
     for option in command.params:
@@ -73,7 +60,6 @@ def options_of(command: click.Command, name: str) -> Iterator[str]:
 
 def json_keys() -> Iterator[str]:
     """What the fields of each document are, and of what lies inside documents."""
-    yield "# JSON keys\n\nMade from [schemas.json](schemas.json): the documents, and the objects inside them."
     schema = json.loads((ROOT / "docs" / "reference" / "schemas.json").read_text())
     documents = [each["$ref"].rpartition("/")[2] for each in schema["anyOf"]]
     for name in (*documents, *sorted(schema["$defs"].keys() - set(documents))):

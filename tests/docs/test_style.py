@@ -30,35 +30,26 @@ def sentences(text: str) -> list[str]:
     return [s for block in blocks for s in re.split(r"(?<=[.!?:])\s+(?=[A-Z*\[x])", " ".join(block.split())) if s]
 
 
-def tables(text: str) -> list[int]:
-    """The number of body rows of each table."""
-    return [run.count("\n") - 2 for run in re.findall(r"(?:^ *\|.*\n)+", FENCED.sub("", text), re.MULTILINE)]
-
-
-def too_much(path: Path, text: str) -> list[str]:
-    limit = STYLE["words"].get(path.name) or STYLE["words"][kind(path)]
-    found = []
-    if (words := len(text.split())) > limit:
-        found.append(f"{words} words, at most {limit}")
+def complaints(path: Path, text: str) -> list[str]:
+    home, lower, blocks = {kind(path), path.name}, prose(text).lower(), FENCED.findall(text)
+    tables = re.findall(r"(?:^ *\|.*\n)+", FENCED.sub("", text), re.MULTILINE)
+    words, limit = len(text.split()), STYLE["words"].get(path.name) or STYLE["words"][kind(path)]
+    found = [f"{words} words, at most {limit}"] if words > limit else []
     if path == ROOT / "README.md" and (lines := text.count("\n")) > STYLE["readme_lines"]:
         found.append(f"{lines} lines, at most {STYLE['readme_lines']}")
-    found += [f"a table of {rows} rows: make it a CSV file" for rows in tables(text) if rows > STYLE["rows"]]
-    outputs = [block.count("\n") for language, block in FENCED.findall(text) if language in ("", "console")]
+    rows = [table.count("\n") - 2 for table in tables]
+    found += [f"a table of {count} rows: make it a CSV file" for count in rows if count > STYLE["rows"]]
+    outputs = [block.count("\n") for language, block in blocks if language in ("", "console")]
     found += [f"an output of {lines} lines: cut it" for lines in outputs if lines > STYLE["output_lines"]]
     long = [s for s in sentences(text) if len(s.split()) > STYLE["sentence_words"]]
-    return found + [f"{len(s.split())} words: {s[:60]}…" for s in long]
-
-
-def complaints(path: Path, text: str) -> list[str]:
-    found = too_much(path, text)
-    lower = prose(text).lower()
+    found += [f"{len(s.split())} words: {s[:60]}…" for s in long]
     for rule in STYLE["banned"]:
         hits = re.findall(rule["words"], lower)
-        if not {kind(path), path.name} & {*rule.get("allowed", [])} and len(hits) > rule.get("at_most", 0):
+        if not home & {*rule.get("allowed", [])} and len(hits) > rule.get("at_most", 0):
             found.append(f"{len(hits)} x {sorted(set(hits))[:6]}: {rule['why']}")
-    for heading, home in STYLE["belongs"].items():
-        if kind(path) not in home and re.search(rf"^#+ {heading}", text, re.MULTILINE):
-            found.append(f"a heading {heading!r} belongs into {home}")
+    for heading, places in STYLE["belongs"].items():
+        if kind(path) not in places and re.search(rf"^#+ (?:{heading})", text, re.MULTILINE):
+            found.append(f"a heading {heading!r} belongs into {places}")
     return found
 
 
