@@ -29,6 +29,14 @@ def test_one_optimizer_and_what_lay_between():
     assert between["other"] == pytest.approx((0.005, 10 / 110))
 
 
+@pytest.mark.parametrize(("each", "name"), [(1, "calls without gradients"), (2, "evaluation")])
+def test_calls_without_gradients_before_most_steps_are_no_evaluation(each, name):
+    steps = made(*((20 * step, 20 * step + 10, 0, 1, 5, 0, 4 * (step // each), 0) for step in range(9)))
+    (calls, other) = steps.between(1, range(9))
+    assert (calls.name, other.name) == (name, "other")
+    assert calls.seconds == pytest.approx(0.004 / each)
+
+
 def test_only_the_steps_that_count_and_what_lay_before_them():
     steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 90, 0, 1, 5, 20, 0, 0), (100, 110, 0, 1, 5, 25, 0, 0))
     (loader, other) = steps.between(1, {2})

@@ -251,7 +251,7 @@ def test_a_phase_that_holds_each_step_is_the_step(script):
     assert ended.run["alike"][0]["backwards"] == 1
     names = {each["name"]: each["calls"] for each in ended.document["by_op"]}
     assert names["aten::exp"] == 1  # after the optimizer, within the phase
-    assert ended.run["between"][0]["name"] == "evaluation"
+    assert ended.run["between"][0]["name"] == "calls without gradients"  # before each step
 
 
 def test_a_phase_is_the_step_of_tensors_alone_and_other_programs_are_named(script):

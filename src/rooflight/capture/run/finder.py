@@ -126,8 +126,7 @@ class StepFinder:
         elif not self.begun:
             if trainable and not undecided.with_gradients_since:
                 undecided.with_gradients_since, undecided.by = now, type(module)
-            if self.has_trained:
-                self.waits.evaluates(now)
+            self.waits.evaluates(now, counts=self.has_trained)
             self._calls(module, args, now)
 
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:

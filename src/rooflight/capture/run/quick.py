@@ -30,7 +30,7 @@ def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
             return
         if (
             module is model
-            and not (finder.begun or finder.waits.evaluates_since)
+            and not (finder.begun or finder.waits.evaluates_since or finder.waits.other_data_since)
             and module.training
             and is_grad_enabled()
             and _current_graph_task_id() == -1

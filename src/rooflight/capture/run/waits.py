@@ -11,9 +11,13 @@ class Waits:
     def __init__(self) -> None:
         self.loader = self.evaluation = self.checkpoint = 0
         self.evaluates_since = 0
+        self.other_data_since = 0  # when data that is not trained on was fetched, and no model called since
         self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
-        self._data: object = None
-        self._training_data: object = None
+        self._others = 0  # what its loader took since then
+        self._training: set[int] = set()  # ids of data
+        self._fetched: set[int] = set()  # since the last step that began, or the last evaluation
+        self._before: set[int] = set()  # that evaluation
+        self._last = 0
 
     def known(self, now: int) -> tuple[int, int, int]:
         """Loader, evaluation and checkpoint until now."""
@@ -21,12 +25,21 @@ class Waits:
         return self.loader, self.evaluation + running, self.checkpoint
 
     def trains(self) -> None:
-        """The batch that was fetched last is trained on."""
-        self._training_data = self._data
+        """What was fetched since the step before, or an evaluation, is trained on: if nothing, what lay before that."""
+        self._training = self._fetched or ({self._last} | (self._before if self._last in self._before else set()))
+        self._fetched, self._before = set(), set()
+        self.other_data_since = self._others = 0
 
-    def evaluates(self, now: int) -> None:
-        """Evaluation goes on, or begins now."""
-        self.evaluates_since = self.evaluates_since or now
+    def evaluates(self, now: int, *, counts: bool = True) -> None:
+        """A model is called without gradients: evaluation goes on, or began as its data was fetched, or begins now. It
+        ``counts`` where a step was before it.
+        """
+        if counts and not self.evaluates_since:
+            self.evaluates_since = self.other_data_since or now
+            self.loader -= self._others
+        if self._fetched:
+            self._before, self._fetched = self._fetched, set()
+        self.other_data_since = self._others = 0
 
     def end_evaluation(self, now: int) -> None:
         """What follows is no evaluation."""
@@ -35,19 +48,24 @@ class Waits:
             self.evaluates_since, self.last_event = 0, now
 
     def fetch(self, data: object, now: int) -> int:
-        """A loader is asked for a batch of ``data``: other than is trained on is evaluated. Returns when, or 0 then."""
-        if data is self._training_data:
+        """A loader is asked for a batch of ``data``. Returns when, or 0 in an evaluation: training data ends that."""
+        self._last = id(data)
+        if self._last in self._training:
             self.end_evaluation(now)
-        elif self._training_data is not None:
-            self.evaluates(now)
-        self._data = data
-        return 0 if self.evaluates_since else now
+        elif self._training and not (self.evaluates_since or self.other_data_since):
+            self.other_data_since = now
+        if self.evaluates_since:
+            return 0
+        self._fetched.add(self._last)
+        return now
 
     def fetched(self, begin: int) -> None:
         """The loader has the batch that it was asked for at ``begin``."""
         if begin:
             self.last_event = perf_counter_ns()
             self.loader += self.last_event - begin
+            if self.other_data_since:
+                self._others += self.last_event - begin
 
     def saved(self, begin: int) -> None:
         """The checkpoint of ``begin`` is written; within an evaluation it is none of that."""

@@ -325,10 +325,10 @@ def _without_bound(analysis: CostedSession) -> str:
         return f"None of the ops has a cost, so nothing can be bounded. {why}{_idle_sentence(analysis)}"
     if not analysis.device.memory:
         took = f" The step took {Quantity(measured_s, 's')}." if (measured_s := analysis.totals.measured_s) else ""
-        name, idle = analysis.device.name, _idle_sentence(analysis)
+        idle = _idle_sentence(analysis)
         if analysis.device.kind == "cpu":
-            return f"Nothing is bounded on {name}: {'; '.join(analysis.device.notes)}.{took}{idle}"
-        return f"{name} is unknown, so that nothing is bounded.{took}{idle}"
+            return f"Nothing is bounded on this CPU: {'; '.join(analysis.device.notes)}.{took}{idle}"
+        return f"{analysis.device.name} is unknown, so that nothing is bounded.{took}{idle}"
     return "The recorded ops do no work that a roof of this device bounds."
 
 
