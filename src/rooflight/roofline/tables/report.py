@@ -327,7 +327,7 @@ def _without_bound(analysis: CostedSession) -> str:
         took = f" The step took {Quantity(measured_s, 's')}." if (measured_s := analysis.totals.measured_s) else ""
         idle = _idle_sentence(analysis)
         if analysis.device.kind == "cpu":
-            return f"Nothing is bounded on this CPU: {'; '.join(analysis.device.notes)}.{took}{idle}"
+            return f"No bounds here: {'; '.join(analysis.device.notes)}.{took}{idle}"
         return f"{analysis.device.name} is unknown, so that nothing is bounded.{took}{idle}"
     return "The recorded ops do no work that a roof of this device bounds."
 
