@@ -25,7 +25,8 @@ class Block:
 
     A part is a paragraph, or a single note, and is named by how it begins. Without ``parts`` all are shown. ``rows``
     limits the lines of every part. ``round``: the command runs ``train.py``, which is ``FIRST_HOUR`` after so many of
-    the changes that the page makes to it, and what is shown is its standard error.
+    the changes that the page makes to it. What is ``slow`` is compared by ``make slow``.
+    Of ``rooflight run`` standard error is shown.
     """
 
     page: str
@@ -33,6 +34,7 @@ class Block:
     parts: tuple[str, ...] = ()
     rows: int = 100
     measured: bool = False
+    slow: bool = False
     round: int | None = None
 
 
@@ -44,6 +46,7 @@ DRAFT = (
     "--draft self:2 --acceptance 0.8 --run-name draft"
 )
 FIRST_HOUR = ROOT / "examples" / "first_hour.py"
+ELSEWHERE = "rooflight run --on H100-SXM5-80GB,A100-SXM4-80GB --gpus 8 examples/ddp_vit.py"
 PREDICT = "rooflight predict gemm --m 4096 --n 4096 --k 4096 --dtype fp16 --device A100-SXM4-80GB"
 
 RUN = "rooflight run --save round{}.session train.py"
@@ -66,6 +69,7 @@ BLOCKS = (
         measured=True,
     ),
     Block(page="docs/guide/predict.md", command=PREDICT),
+    Block(page="docs/guide/elsewhere.md", command=ELSEWHERE, parts=("A step is", "On devices"), slow=True),
     Block(
         page="docs/guide/tracking.md",
         command=GRPO,
@@ -128,7 +132,7 @@ def printed(block: Block) -> str:
             "PYTHONIOENCODING": "utf-8",
         }
         if block.round is None:
-            place, shown_there = ROOT, "stdout"
+            place, shown_there = ROOT, "stderr" if block.command.startswith("rooflight run") else "stdout"
             variables["ROOFLIGHT_CACHE"] = folder
         else:
             place, shown_there = Path(folder), "stderr"

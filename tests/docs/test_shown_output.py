@@ -15,9 +15,10 @@ refresh = sys.modules["refresh"] = importlib.util.module_from_spec(_SPEC)  # dat
 _SPEC.loader.exec_module(refresh)
 
 COMPUTED = {block.command: block for block in refresh.BLOCKS if not block.measured}
+MARKED = [pytest.param(each, marks=pytest.mark.slow if COMPUTED[each].slow else ()) for each in sorted(COMPUTED)]
 
 
-@pytest.mark.parametrize("command", sorted(COMPUTED), ids=lambda command: " ".join(command.split()[:3]))
+@pytest.mark.parametrize("command", MARKED, ids=lambda command: " ".join(command.split()[:3]))
 def test_pages_show_what_the_command_prints(command):
     text = refresh.printed(COMPUTED[command])
     for block in refresh.BLOCKS:

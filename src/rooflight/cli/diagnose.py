@@ -29,7 +29,7 @@ class TryOptions:
     apply: Annotated[
         int, Option("Try the first N remedies that need no change of the program on a copy of the step.", "N", least=0)
     ] = 0
-    double: Annotated[bool, Option("Run a preset or config with its batch doubled, too.")] = False
+    double: Annotated[bool, Option("Run a preset or config with twice its batch, too: overhead stays.")] = False
 
 
 def diagnose(

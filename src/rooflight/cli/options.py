@@ -33,7 +33,8 @@ class Output:
     )
     html: Annotated[str | None, Option("Write HTML to this file, - for standard output.", "FILE")] = None
     render: Annotated[
-        tuple[str, ...], Option("Write the report with a renderer of yours, FILE.py:FUNCTION.", "RENDERER=FILE")
+        tuple[str, ...],
+        Option("Write to FILE with a renderer of yours: my_format.py:render=report.txt.", "RENDERER=FILE"),
     ] = ()
     reads: tuple[Path, ...] = ()  # files that other words of the command line name
 

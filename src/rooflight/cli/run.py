@@ -86,7 +86,8 @@ def run(
     With --on the script runs for GPUs that are not there, in a process of its own and until a step is recorded: the
     report says how long it would take on each, whether it fits, and what is exchanged.
 
-    Options stand before SCRIPT; whatever follows it is the script's.
+    Options stand before SCRIPT; whatever follows it is the script's, and so is standard output: --json and others take
+    a file.
 
     \b
       rooflight run train.py --epochs 1

@@ -38,9 +38,9 @@ class ElsewhereOptions:
         Option("GPUs that are not here, by name: the script sees the first; the step is answered for each.",
                "DEVICE[,DEVICE...]"),
     ] = None  # fmt: skip
-    gpus: Annotated[int, Option("GPUs of a node.", "N", least=1)] = 1
-    nodes: Annotated[int, Option("Nodes.", "N", least=1)] = 1
-    rank: Annotated[int, Option("Rank that is recorded.", "N", least=0)] = 0
+    gpus: Annotated[int, Option("GPUs of a node that the script finds.", "N", least=1)] = 1
+    nodes: Annotated[int, Option("Nodes of so many GPUs; ranks are nodes times GPUs.", "N", least=1)] = 1
+    rank: Annotated[int, Option("Rank whose step is recorded.", "N", least=0)] = 0
 
     def refuse_without_on(self) -> None:
         """Raise ValueError for an option that has no effect here."""

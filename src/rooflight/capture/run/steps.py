@@ -15,7 +15,6 @@ _MOST: Final = 1 << 20  # calls that are kept: 64 MB
 _LONGEST_CYCLE: Final = 64
 _SIZES: Final = 6  # of steps that a report tells apart
 KNOWN: Final = ("loader", "evaluation", "checkpoint")  # of the time between steps; the rest is "other"
-_EACH_STEP: Final = "calls without gradients"  # before most steps: a teacher's, a rollout's; no evaluation
 _WIDTH: Final = 5 + len(KNOWN)
 
 
@@ -69,7 +68,7 @@ class Steps:
         waits = dict(zip(KNOWN, (each[places, 0] - each[places - 1, -1] for each in until), strict=True))
         parts = {name: float(each.sum()) for name, each in waits.items()}
         if len(places) > 2 and 2 * np.count_nonzero(waits["evaluation"]) > len(places):
-            parts = {_EACH_STEP if name == "evaluation" else name: time for name, time in parts.items()}
+            parts["calls without gradients"] = parts.pop("evaluation")  # before most steps: a teacher's, a rollout's
         gaps = float((begins[places, 0] - ends[places - 1, -1]).sum())
         parts["other"] = max(0.0, gaps - sum(parts.values()))
         whole = gaps + float((ends[places, -1] - begins[places, 0]).sum())

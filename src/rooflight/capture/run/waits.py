@@ -11,13 +11,12 @@ class Waits:
     def __init__(self) -> None:
         self.loader = self.evaluation = self.checkpoint = 0
         self.evaluates_since = 0
-        self.other_data_since = 0  # when data that is not trained on was fetched, and no model called since
+        self.other_data_since = self._others = 0  # fetched, and no model called since; what its loader took
         self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
-        self._others = 0  # what its loader took since then
-        self._training: set[int] = set()  # ids of data
-        self._fetched: set[int] = set()  # since the last step that began, or the last evaluation
+        self._last = 0  # the id of the data that was fetched last
+        self._training: set[int] = set()
+        self._fetched: set[int] = set()  # since a step began, or an evaluation
         self._before: set[int] = set()  # that evaluation
-        self._last = 0
 
     def known(self, now: int) -> tuple[int, int, int]:
         """Loader, evaluation and checkpoint until now."""
@@ -31,14 +30,11 @@ class Waits:
         self.other_data_since = self._others = 0
 
     def evaluates(self, now: int, *, counts: bool = True) -> None:
-        """A model is called without gradients: evaluation goes on, or began as its data was fetched, or begins now. It
-        ``counts`` where a step was before it.
-        """
+        """A model is called without gradients. After a step that ``counts``: an evaluation, with its data's loader."""
         if counts and not self.evaluates_since:
             self.evaluates_since = self.other_data_since or now
             self.loader -= self._others
-        if self._fetched:
-            self._before, self._fetched = self._fetched, set()
+        self._before, self._fetched = self._fetched or self._before, set()
         self.other_data_since = self._others = 0
 
     def end_evaluation(self, now: int) -> None:
@@ -54,24 +50,19 @@ class Waits:
             self.end_evaluation(now)
         elif self._training and not (self.evaluates_since or self.other_data_since):
             self.other_data_since = now
-        if self.evaluates_since:
-            return 0
-        self._fetched.add(self._last)
-        return now
+        self._fetched |= set() if self.evaluates_since else {self._last}
+        return 0 if self.evaluates_since else now
 
     def fetched(self, begin: int) -> None:
         """The loader has the batch that it was asked for at ``begin``."""
         if begin:
             self.last_event = perf_counter_ns()
             self.loader += self.last_event - begin
-            if self.other_data_since:
-                self._others += self.last_event - begin
+            self._others += self.last_event - begin if self.other_data_since else 0
 
     def saved(self, begin: int) -> None:
         """The checkpoint of ``begin`` is written; within an evaluation it is none of that."""
         if begin:
-            now = perf_counter_ns()
-            self.checkpoint += now - begin
-            if self.evaluates_since:
-                self.evaluates_since += now - begin
-            self.last_event = now
+            self.last_event = perf_counter_ns()
+            self.checkpoint += self.last_event - begin
+            self.evaluates_since += self.last_event - begin if self.evaluates_since else 0
