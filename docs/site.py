@@ -43,8 +43,11 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
 
 def on_nav(nav: Navigation, **_: Any) -> Navigation:
-    """Guides first."""
+    """Guides first, and pages in the order of their index."""
+    index = (ROOT / "docs" / "README.md").read_text()
     nav.items.sort(key=lambda item: SECTIONS.index(item.title) if item.title in SECTIONS else -1)
+    for item in nav.items:
+        (item.children or []).sort(key=lambda page: index.find(f"({page.file.src_uri})") % len(index))
     return nav
 
 
@@ -52,8 +55,8 @@ def options_of(command: Any, name: str) -> Iterator[str]:
     """The heading and the table of a command, then those of its commands."""
     yield f"\n## {name}\n\n{(command.help or '').partition(chr(10) * 2)[0]}\n\n| option | meaning |\n|---|---|"
     for option in command.params:
-        text = " ".join(str(getattr(option, "help", None) or "").split()).replace("|", "\\|")
-        yield f"| `{', '.join((*option.opts, *option.secondary_opts))}` | {text} |"
+        words, text = option.get_help_record(command.context_class(command))
+        yield "| `{}` | {} |".format(*(each.replace("|", " or ") for each in (words, text)))
     for word, inner in getattr(command, "commands", {}).items():
         yield from options_of(inner, f"{name} {word}")
 
