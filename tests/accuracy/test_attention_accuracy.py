@@ -298,7 +298,7 @@ class TestFlexAttention:
 
     def test_of_many_blocks_that_are_not_full_a_pair_each_is_certain(self, monkeypatch):
         """One is full, those with the last 44 queries are not, nor are those on the diagonal."""
-        monkeypatch.setattr("rooflight.capture.record.block_masks._MOST_PAIRS", 0)
+        monkeypatch.setattr("rooflight.capture.record.masks._MOST_PAIRS", 0)
         pairs = 128 * 128 + 5
         assert self.masked(lambda b, h, i, j: i >= j).matrix_flops == 2 * 2 * pairs * 32
 

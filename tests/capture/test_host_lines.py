@@ -31,6 +31,23 @@ def test_a_sleep_is_told_from_work() -> None:
         assert len(walls) >= 3
 
 
+NUMBERS = [number * 7919 % 1_000_003 for number in range(100_000)]
+
+
+def holds() -> list[int]:
+    """One call that keeps the interpreter's lock."""
+    return sorted(NUMBERS)
+
+
+def lets_go() -> None:
+    torch.ones(256, 256) @ torch.ones(256, 256)
+
+
+def test_what_keeps_the_interpreter_is_named_and_not_what_lets_it_go_next() -> None:
+    lines, _ = host_lines(lambda: (holds(), lets_go()), least=8)
+    assert lines[0].function == "holds"
+
+
 def test_sampling_ends_with_its_block_and_restores_the_interpreter() -> None:
     interval, threads = sys.getswitchinterval(), threading.active_count()
     with pytest.raises(KeyboardInterrupt), HostLines().sampling():

@@ -189,3 +189,19 @@ def test_stacks_of_anomaly_detection_take_what_a_view_takes() -> None:
         found = first(step, "anomaly")
     forward = 4  # t, addmm, relu, sum
     assert found.predicted_gain_s > forward * OP_S * 0.95
+
+
+def test_a_loop_after_the_backward_pass_spares_nothing_in_it_and_is_apart_from_the_models() -> None:
+    """Ten averages of three ops, which become one of each; the model's ten projections are another loop."""
+    weights = [torch.randn(4, 4, requires_grad=True) for _ in range(10)]
+    kept, x = [torch.zeros(4, 4) for _ in weights], torch.randn(4, 4)
+
+    def step() -> None:
+        torch.stack([x @ weight for weight in weights]).sum().backward()
+        with torch.no_grad():
+            for average, weight in zip(kept, weights, strict=True):
+                average.copy_(average * 0.9 + weight * 0.1)
+
+    found = {each.id: each for each in diagnose(timed(recorded(step))).findings}
+    assert found["vectorise"].predicted_gain_s == pytest.approx(40 * 0.9 * OP_S, rel=0.05)  # two mul, add, copy_
+    assert found["batch-products"].evidence.startswith("10 calls")

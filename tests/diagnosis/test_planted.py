@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import importlib.util
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +26,6 @@ def truth(path: Path):
 PROGRAMS = sorted(Path(__file__).with_name("planted").glob("*.py"))
 PLANTED = [path for path in PROGRAMS if truth(path)["remedy"]]
 """The others have one form."""
-APART = [path for path in PLANTED if re.search(r"multiprocessing|threading|compile|sleep|anomaly", path.read_text())]
-"""What leaves traces in a process, or takes long."""
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
@@ -38,19 +35,14 @@ def test_says_what_is_right(path):
     assert set(regimes) <= {"compute", "memory", "communication", "overhead", "idle", "latency"}
 
 
-@pytest.mark.parametrize("path", [path for path in PLANTED if path not in APART], ids=lambda path: path.stem)
-def test_both_forms_give_the_same(path):
-    assert difference(path) < (1e-2 if path.stem in LOOSE else 1e-4)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("path", APART, ids=lambda path: path.stem)
-def test_both_forms_give_the_same_in_a_process_of_their_own(path):
+@pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
+def test_both_forms_give_the_same(path):
     code = f"import test_planted as t; print(t.difference(t.Path({str(path)!r})))"
     command = [sys.executable, "-W", "ignore", "-c", code]
     done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout.split()[-1]) < 1e-4
+    assert float(done.stdout.split()[-1]) < (1e-2 if path.stem in LOOSE else 1e-4)
 
 
 def difference(path: Path) -> float:

@@ -44,6 +44,11 @@ checksum of which pairs these are.
 ZEROED: Final = "zeroed"
 """Attribute of ops that put 0 in place of elements, where those are known: counts as of ``HIDDEN``."""
 
+PADDED: Final = "padded"
+"""Attribute of an op that masks scores [batch, ..., keys], or is given a mask of them, whose values were seen to hide
+keys from all queries: rows of the mask, keys of each, the most that a row keeps, and those that all keep together.
+"""
+
 SCORED: Final = "scored"
 """Attribute of a call of attention with a score function, which may hide more pairs: it is not evaluated."""
 

@@ -20,7 +20,7 @@ from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflight.capture.record.block_masks import FLEX, hidden_by_blocks, plainly
+from rooflight.capture.record.masks import FLEX, LOWEST, hidden_by_blocks, may_pad, padded, plainly
 from rooflight.capture.record.schemas import OpSchema, known_int, schema_of
 from rooflight.capture.record.signatures import storage_of, tensors_in
 from rooflight.capture.record.tape import Tape
@@ -43,7 +43,6 @@ _MAKING: Final = _SHAPED | _names(
 )
 _MASKING: Final = _names("masked_fill masked_fill_ where add add_ sub sub_")
 
-_LOWEST: Final = -1000.0  # what is added to a score, or put in its place, and leaves nothing of its exponential
 _MOST_ELEMENTS: Final = 1 << 26  # of a constant that is made again to look at it
 
 _Attributes = tuple[tuple[str, AttributeValue], ...]
@@ -169,7 +168,7 @@ class Constants:
 
         def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
             met = any(map(self._is_made, args[:3]))
-            hidden = self._hidden(schema, args, kwargs or {}) if masks and met else ()
+            hidden = self._hidden(schema, args, kwargs or {}) if masks and (met or may_pad(args)) else ()
             reader(args, kwargs, out, context)
             if hidden:
                 tape.refine(hidden)
@@ -212,8 +211,10 @@ class Constants:
 
     def with_mask(self, ops: tuple[OpSignature, OpSignature], mask: Any) -> tuple[OpSignature, OpSignature]:
         """A call of attention that was given ``mask``, and its backward, with what that hides."""
-        view = self._view(mask) if isinstance(mask, torch.Tensor) and self._made else None
-        hidden = () if view is None else _hides(view, HIDDEN, _is_low, (_is_low,))
+        if not isinstance(mask, torch.Tensor):
+            return ops
+        view = self._view(mask) if self._made else None
+        hidden = padded(mask, _is_low) if view is None else _hides(view, HIDDEN, _is_low, (_is_low,))
         return (_refined(ops[0], hidden), _refined(ops[1], hidden)) if hidden else ops
 
     def _count(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -290,16 +291,18 @@ class Constants:
             if self._is_made(first):
                 scores, mask, factor = second, first, 1.0
 
-            of = partial(_is_lowered, factor)
+            of = _lowered(factor)
             how = (factor,)
-        view = self._view(mask) if isinstance(mask, torch.Tensor) else None
-        if view is None or fill is None or self._is_made(scores):
+        if not isinstance(mask, torch.Tensor) or fill is None or self._is_made(scores):
             return ()
         if not (isinstance(scores, torch.Tensor) and scores.is_floating_point()):
             return ()  # positions, not scores
+        view = self._view(mask)
+        if view is None:
+            return padded(mask, of) if fill <= LOWEST else ()
         if fill == 0:
             return _hides(view, ZEROED, of, how)
-        return _hides(view, HIDDEN, of if fill <= _LOWEST else torch.zeros_like, (*how, fill <= _LOWEST))
+        return _hides(view, HIDDEN, of if fill <= LOWEST else torch.zeros_like, (*how, fill <= LOWEST))
 
     def _number(self, value: Any) -> float | None:
         """The one number that a fill is, or that all elements of it are at most where that hides; None of others."""
@@ -313,7 +316,7 @@ class Constants:
         if found is None or not found.numel() or found.is_complex():
             return None
         lowest, highest = float(found.min()), float(found.max())
-        return highest if lowest == highest or highest <= _LOWEST else None
+        return highest if lowest == highest or highest <= LOWEST else None
 
 
 @lru_cache(maxsize=1 << 12)
@@ -323,15 +326,21 @@ def _refined(op: OpSignature, attributes: _Attributes) -> OpSignature:
 
 
 def _is_low(tensor: torch.Tensor) -> torch.Tensor:
-    return ~tensor if tensor.dtype is torch.bool else tensor <= _LOWEST
+    return ~tensor if tensor.dtype is torch.bool else tensor <= LOWEST
 
 
 def _is_true(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.bool()
 
 
+@lru_cache(maxsize=1 << 8)
+def _lowered(factor: float) -> Callable[[torch.Tensor], torch.Tensor]:
+    """One object for equal factors: what a mask hides is remembered by it."""
+    return partial(_is_lowered, factor)
+
+
 def _is_lowered(factor: float, tensor: torch.Tensor) -> torch.Tensor:
-    return tensor * factor <= _LOWEST
+    return tensor * factor <= LOWEST
 
 
 def _is_false(tensor: torch.Tensor) -> torch.Tensor:

@@ -84,10 +84,11 @@ class HostLines:
     def _run(self, stop: threading.Event) -> None:
         wall, awake = time.perf_counter(), self._awake_s()
         while not stop.wait(self._interval_s):
-            now, then = time.perf_counter(), self._awake_s()
             frame = sys._current_frames().get(self._thread)
-            if frame is not None:
-                self.take(self._key(frame), now - wall, then - awake)
+            key = None if frame is None else self._key(frame)  # before a file is read, in which the thread goes on
+            now, then = time.perf_counter(), self._awake_s()
+            if key is not None:
+                self.take(key, now - wall, then - awake)
             wall, awake = now, then
 
     def take(self, key: Key, wall_s: float, awake_s: float) -> None:

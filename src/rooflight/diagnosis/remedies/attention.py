@@ -10,6 +10,8 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import Int64
+from rooflight.records.signature import OpSignature
+from rooflight.records.tensor import TensorSpec
 
 SDPA: Final = Remedy(
     id="sdpa",
@@ -79,8 +81,7 @@ def repeated_heads(facts: Facts) -> Iterable[Draft]:
         np.isin(of.records, list(of.analysis.fusion.attending))
     )
     read = {storage for call in np.flatnonzero(attends).tolist() for storage in of.reads[call]}
-    keys = {tensor.numel for call in np.flatnonzero(attends).tolist() for tensor in of.ops[call].inputs
-            if tensor not in of.ops[call].named("attn_mask")}  # fmt: skip
+    keys = {tensor.numel for call in np.flatnonzero(attends).tolist() for tensor in _keys_of(of.ops[call])}
     calls = [call for call in np.flatnonzero(spread).tolist() if read & set(of.writes[call])]
     calls = [call for call in calls if of.ops[call].outputs[0].numel in keys]
     if not calls:
@@ -91,6 +92,11 @@ def repeated_heads(facts: Facts) -> Iterable[Draft]:
     gain_s = facts.spared(calls) + 0.4 * facts.spared(reading)
     text = f"{count_of(len(calls), 'copy', 'copies')} write {Quantity(written, 'B')} from {Quantity(source, 'B')}"
     yield from facts.draft(REPEAT_KV, [*calls, *reading], text + of.places(calls), gain_s=gain_s)
+
+
+def _keys_of(op: OpSignature) -> tuple[TensorSpec, ...]:
+    """Keys and values of an op of attention; of a product of one that is written out, its operands."""
+    return (*op.named("key"), *op.named("value")) or op.inputs
 
 
 RULES: Final = (written_out, repeated_heads)

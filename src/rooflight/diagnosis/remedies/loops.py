@@ -97,6 +97,26 @@ def loops(facts: Facts) -> Iterable[Draft]:
             kind = large if _one_tensor(facts, calls) else []
         kind.append((calls, together))
     yield from _scans(facts, large, small)
+    for begin, end in _spans([*products, *small]):
+        many, tiny = ([each for each in kind if begin <= each[0][0] <= end] for kind in (products, small))
+        yield from _as_one(facts, many, tiny, nothing_s)
+
+
+def _spans(found: Iterable[tuple[Int64, float]]) -> list[list[int]]:
+    """First and last calls of loops that run among each other, together."""
+    spans: list[list[int]] = []
+    for begin, end in sorted((int(calls[0]), int(calls[-1])) for calls, _ in found):
+        if spans and begin <= spans[-1][1]:
+            spans[-1][1] = max(end, spans[-1][1])
+        else:
+            spans.append([begin, end])
+    return spans
+
+
+def _as_one(
+    facts: Facts, products: list[tuple[Int64, float]], small: list[tuple[Int64, float]], nothing_s: float
+) -> Iterable[Draft]:
+    of = facts.of
     for remedy, found in ((PRODUCTS, products), (VECTORISE, small)):
         if not found:
             continue
@@ -118,7 +138,7 @@ def _gain_of_one(facts: Facts, calls: Int64, found: Sequence[tuple[Int64, float]
     of = facts.of
     share = 1 - sum(len(each) / together for each, together in found) / sum(len(each) for each, _ in found)
     work = of.bound_s / _EFFICIENCY if of.on_cpu else np.maximum(of.seconds - _KERNEL_S, of.bound_s)
-    return max(0.0, facts.spared(calls, share) - of.gain(float(work[calls].sum()))) * _with_backward(facts)
+    return max(0.0, facts.spared(calls, share) - of.gain(float(work[calls].sum()))) * _with_backward(facts, calls)
 
 
 def _seconds(of: Evidence, found: Iterable[tuple[Int64, float]]) -> float:
@@ -143,12 +163,15 @@ def _body(facts: Facts, named: Int64, turns: int) -> Int64:
     return loop
 
 
-def _with_backward(facts: Facts) -> float:
-    """What the forward pass spares, the backward pass spares too."""
+def _with_backward(facts: Facts, calls: Int64) -> float:
+    """What the forward pass spares, the backward pass spares too, which has none of what runs after it."""
     of = facts.of
+    backward = np.flatnonzero(of.direction == Direction.BACKWARD)
+    if not len(backward) or calls[0] > backward[-1]:
+        return 1.0
     total = of.seconds + of.host_s
-    forward_s = float(total[of.direction == Direction.FORWARD].sum())
-    return 1 + float(total[of.direction == Direction.BACKWARD].sum()) / forward_s if forward_s else 1.0
+    forward_s = float(total[: backward[-1]][of.direction[: backward[-1]] == Direction.FORWARD].sum())
+    return 1 + float(total[backward].sum()) / forward_s if forward_s else 1.0
 
 
 def _one_tensor(facts: Facts, calls: Int64) -> bool:
