@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from test_unedited_scripts import SCRIPTS, calls_of, run_on
+from test_unedited_scripts import H100, SCRIPTS, calls_of, recorded_on
 
+import rooflight as rl
 from rooflight.costs.registry import cost_of
+from rooflight.front.elsewhere import row_of
+from rooflight.front.sessions import predicted
+from rooflight.prediction.predictor import Predictor
 
 ATTENTION = "aten::scaled_dot_product_attention"
 QUICK = ["flash_and_triton", "no_sync_hook", "packed_tagger", "lbfgs_style"]
 WITH_TORCHVISION = ("resnet_amp", "vit_tf32")
 RANKS = 8
+PREDICTOR = Predictor()
 TABLE = {
     # of a block: two convolutions, of three blocks one more; the stem; each with a backward pass
     "data_parallel": (RANKS, "SGD", {"aten::convolution": 12, "aten::convolution_backward": 12, "aten::mm": 2}),
@@ -84,13 +89,12 @@ def answered(tmp_path, name):
         pytest.importorskip("torchvision")
     gpus, step, counts = TABLE[name]
     nodes = 2 if name == "hsdp_llama" else 1
-    options = ("--gpus", str(gpus // nodes), "--nodes", str(nodes))
-    session, found, _ = run_on(tmp_path, SCRIPTS / f"{name}.py", options=options)
+    session = recorded_on(tmp_path, SCRIPTS / f"{name}.py", gpus=gpus // nodes, nodes=nodes)
     assert session.run.step.name.removesuffix(".step") == step
     assert {op: len(calls_of(session, op)) for op in counts} == counts
-    (row,) = found["run"]["on"]
-    assert row["gpus"] == gpus
-    assert row["step_s"] > row["bound_s"] > 0
+    row = row_of(predicted(rl.analyze(session, H100), PREDICTOR), session.run.virtual)
+    assert row.gpus == gpus
+    assert row.step_s > row.bound_s > 0
     return session
 
 

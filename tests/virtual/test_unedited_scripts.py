@@ -11,6 +11,9 @@ import pytest
 import torch
 
 import rooflight as rl
+from rooflight.capture.run.elsewhere import Program
+from rooflight.devices import get
+from rooflight.front.elsewhere import record_elsewhere
 
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "cuda"
 H100 = "H100-SXM5-80GB"
@@ -24,6 +27,12 @@ def run_on(tmp_path, script, *args, options=(), on=H100, code=0):
     )
     assert run.returncode == code, run.stderr
     return rl.load(tmp_path / "a.session"), json.loads((tmp_path / "a.json").read_text()), run
+
+
+def recorded_on(tmp_path, script, *, gpus=1, nodes=1, **how):
+    """The session alone: what is asked of the device, without times, which take most of a run of few ops."""
+    program = Program(target=str(script), arguments=(), module=False, **{"skip": 2} | how)
+    return record_elsewhere(program, [get(H100)], tmp_path / "a.session", gpus=gpus, nodes=nodes)
 
 
 def calls_of(session, name):
@@ -64,12 +73,12 @@ def test_a_compiled_program_is_answered_compiled(tmp_path):
 
 
 def test_ranks_reduce_their_gradients(tmp_path):
-    session, found, _ = run_on(tmp_path, SCRIPTS / "ddp_mlp_mixer.py", options=("--gpus", "8"))
+    session = recorded_on(tmp_path, SCRIPTS / "ddp_mlp_mixer.py", gpus=8)
     reduced = sum(tensor.nbytes for op in calls_of(session, "c10d::allreduce_") for tensor in op.inputs)
     optimizer = calls_of(session, "aten::_fused_adamw_")
     weights = sum(tensor.nbytes for op in optimizer for tensor in op.inputs) // 4  # weights, gradients and two moments
     assert reduced == pytest.approx(weights, rel=1e-3)
-    assert found["run"]["on"][0]["gpus"] == 8
+    assert session.run.virtual.gpus == 8
 
 
 def test_the_parent_never_imports_the_room(tmp_path):
@@ -88,20 +97,22 @@ def test_the_parent_never_imports_the_room(tmp_path):
     assert "without" in run.stdout + run.stderr
 
 
-def test_a_router_is_taken_as_balanced(tmp_path):
-    session, found, run = run_on(tmp_path, SCRIPTS / "moe_routed.py")
-    assert run.stdout.startswith("step 0 loss 1.0000")
+def test_a_router_is_taken_as_balanced(tmp_path, capfd):
+    session = recorded_on(tmp_path, SCRIPTS / "moe_routed.py")
+    assert capfd.readouterr().out.startswith("step 0 loss 1.0000")
     rows = {op.inputs[1].shape[0] for op in calls_of(session, "aten::addmm")}
     assert rows == {4096 * 2 // 8}  # of two experts for each token, an eighth is each one's
-    assert found["totals"]["matrix_flops"] == 791_012_179_968  # as recorded on an H100, whose router is not even
-    assert any(row["answer"] == "chooses 0.125 of all: balanced" for row in found["run"]["assumed"])
+    assert (
+        rl.analyze(session, H100).totals.matrix_flops == 791_012_179_968
+    )  # as recorded on an H100, whose router is not even
+    assert any(row.answer == "chooses 0.125 of all: balanced" for row in session.run.assumed)
 
 
 def test_a_block_mask_made_of_documents_hides_what_it_hides(tmp_path):
     """1,024 tokens in two documents: of the blocks that are not full each pair is asked for."""
     text = (SCRIPTS / "flex_documents.py").read_text().replace("8192", "1024")
     (tmp_path / "short.py").write_text(text)
-    session, _, _ = run_on(tmp_path, tmp_path / "short.py")
+    session = recorded_on(tmp_path, tmp_path / "short.py")
     (forward,) = {op for op in session.signatures if op.name == "higher_order::flex_attention"}
     hidden, every, *_ = forward.attribute("hidden")
     place = torch.arange(1024)
@@ -137,6 +148,6 @@ def test_a_function_is_a_step_and_pinned_memory_is_known(tmp_path):
             "    with torch.cuda.nvtx.range('step'):\n        token = torch.cuda.nvtx.range_start('copy')\n"
             "        a = a.cuda() @ a.cuda()\n        torch.cuda.nvtx.range_end(token)\n    return a\nstep(host)\n"
         )
-        session, _, _ = run_on(tmp_path, script, options=("--skip", "0", "--step", f"function:{script}:step"))
+        session = recorded_on(tmp_path, script, skip=0, only="function", named=f"{script}:step")
         assert len(calls_of(session, "aten::mm")) == 1
         assert session.environment["pins_memory"] == ("yes" if pin == "True" else "no")
