@@ -90,6 +90,9 @@ class Answers:
     _surfaces: dict[tuple[str, str, bytes, Groups], Surface]
     """By kind of work, device and what else is alike."""
 
+    _smallest: dict[tuple[str, str], float]
+    """By kind of work and device the seconds of a small kernel, with the launch that the expert has in its times."""
+
     def model(self, key: str) -> Model | None:
         """The model of a kind of work, None if there is none."""
         raise NotImplementedError
@@ -231,7 +234,7 @@ class Answers:
         if not len(rows):
             return found
         own = scattered(len(facts), [(rows, self._as_answered(PRODUCT_KEY, facts[rows], device))])
-        usual_s = _small_s(PRODUCT_KEY, facts, device, model)  # it was not measured
+        usual_s = self._small_s(PRODUCT_KEY, facts, device, model)  # it was not measured
         return own.where(own.time_s > np.maximum(found.time_s, (1 + 1e-9) * usual_s), found)  # NaN is not more
 
     def _no_faster_on_more_nodes(self, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
@@ -260,9 +263,9 @@ class Answers:
             everywhere += [(lesser, on_lesser(key, facts, device, lesser)) for lesser in self._lesser_of(device)]
         usual_s, (known, beyond) = np.full(len(facts), inf), np.zeros((2, len(facts)), dtype=bool)
         for spec, works in everywhere:
-            usual_s = np.minimum(usual_s, _small_s(key, works, spec, self._model_for(key, works, spec)[0]))
-            known |= self._known(key, works, spec)
-            beyond |= self._known(key, works, spec, below=inf)
+            usual_s = np.minimum(usual_s, self._small_s(key, works, spec, self._model_for(key, works, spec)[0]))
+            inside, below = self._known_below(key, works, spec, 0.0, inf)
+            known, beyond = known | inside, beyond | below
         least_s = _least_s(key, facts, device)
         usual_s = np.maximum(least_s, usual_s)
         return np.where(known, least_s, usual_s), np.where(beyond, least_s, usual_s)
@@ -342,12 +345,30 @@ class Answers:
         time_s = np.maximum(time_s, _least_s(key, facts, device))
         return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
 
+    def _small_s(self, key: str, facts: Floats, device: DeviceSpec, model: Model | None) -> Floats:
+        """Seconds [works] that works unlike the measured usually take at least, with the launch that the device's
+        expert has in its times.
+        """
+        usual_s, expert = small_s(key, facts, device), None if model is None else model.expert(device)
+        if model is None or expert is None or not _takes_a_launch(key):
+            return usual_s
+        if (key, device.name) not in self._smallest:
+            launched = with_launch(np.array([small_kernel_s(key, device)]), expert.launch_s).item()
+            self._smallest[key, device.name] = min(launched, model.smallest_s(device))
+        # of products a device's own rows say how long small ones take: 2.8 µs on an H100, where 6.5 are usual
+        least_s = kernels_s(key, facts, device) if key == PRODUCT_KEY else usual_s
+        return np.where(has_sizes(key, facts), np.maximum(least_s, self._smallest[key, device.name]), usual_s)
+
     def _known(self, key: str, facts: Floats, device: DeviceSpec, *, below: float = 0.0) -> Mask:
         """Which works the device was measured at, or at larger ones by ``below`` at most, a logarithm."""
+        return self._known_below(key, facts, device, below)[0]
+
+    def _known_below(self, key: str, facts: Floats, device: DeviceSpec, *below: float) -> list[Mask]:
         model, source = self._model_for(key, facts, device)
         if model is None or source is not Source.REGRESSED or device.name not in model.measured_devices:
-            return np.zeros(len(facts), dtype=bool)
-        return model.knows(features_of(model.key, facts, device), device, key, below=below)
+            return [np.zeros(len(facts), dtype=bool) for _ in below]
+        values = features_of(model.key, facts, device)
+        return [model.knows(values, device, key, below=each) for each in below]
 
     def _within_measured(self, key: str, facts: Floats, device: DeviceSpec) -> Mask:
         """Which works are such that the device was measured at no less in any size: a library could pad them. It does
@@ -385,7 +406,7 @@ class Answers:
         blocks_s = np.where(extrapolated, least_by_blocks_s(key, facts, device), 0.0)
         lowest_s = np.maximum(bound_s * np.exp(np.minimum(0.0, answer.low)), shortest)
         # collectives of other libraries than NCCL were measured, too
-        shortest_s = np.where(extrapolated | network, _small_s(key, facts, device, model), shortest)
+        shortest_s = np.where(extrapolated | network, self._small_s(key, facts, device, model), shortest)
         time_s = np.maximum(np.maximum(bound_s, np.maximum(blocks_s, shortest_s)), base_s * np.exp(answer.slowdown))
         return Batch(
             time_s=time_s,
@@ -406,7 +427,7 @@ class Answers:
             answer = replace(answer, slowdown=slowdown + more, high=answer.high + more)
         if not _takes_a_launch(key):
             return answer
-        usual_s = _small_s(key, facts, device, model)
+        usual_s = self._small_s(key, facts, device, model)
         tiny = ~answer.known & (bound_s < TINY * small_kernel_s(key, device)) & has_sizes(key, facts)
         if not tiny.any():
             return answer
@@ -431,19 +452,6 @@ def _misaligned(values: Floats, taught: ExpertFigures | None = None) -> Mask:
 def _takes_a_launch(key: str) -> bool:
     """Whether a tiny one takes as long whatever it computes: products, and ops on elements."""
     return key == PRODUCT_KEY or (kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY)
-
-
-def _small_s(key: str, facts: Floats, device: DeviceSpec, model: Model | None) -> Floats:
-    """Seconds [works] that works unlike the measured usually take at least, with the launch that the device's expert
-    has in its times.
-    """
-    usual_s, expert = small_s(key, facts, device), None if model is None else model.expert(device)
-    if model is None or expert is None or not _takes_a_launch(key):
-        return usual_s
-    launched = with_launch(np.array([small_kernel_s(key, device)]), expert.launch_s).item()
-    # of products a device's own rows say how long small ones take: 2.8 µs on an H100, where 6.5 are usual
-    least_s = kernels_s(key, facts, device) if key == PRODUCT_KEY else usual_s
-    return np.where(has_sizes(key, facts), np.maximum(least_s, min(launched, model.smallest_s(device))), usual_s)
 
 
 def _reached_s(facts: Floats, device: DeviceSpec, model: Model) -> Floats:

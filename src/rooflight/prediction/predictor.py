@@ -78,7 +78,7 @@ class Predictor(Answers):
         self._manifests = {folder: read_manifest(folder, whole=True) for folder in {path.parent for path in paths}}
         written = (path for path in paths if path.name.endswith(functions_of.SUFFIX))
         self.functions = (*functions, *(self._checked(path, functions_of.decode) for path in written))
-        self._lesser, self._outdone_by, self._surfaces = {}, {}, {}
+        self._lesser, self._outdone_by, self._surfaces, self._smallest = {}, {}, {}, {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:

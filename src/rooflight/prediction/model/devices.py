@@ -227,11 +227,11 @@ def familiarity(key: str, expert: ExpertFigures, values: Floats) -> Floats:
     """
     strange = np.zeros(len(values))
     for place, name in enumerate(names_of(key)):
-        smaller, larger = expert.low[place] - values[:, place], values[:, place] - expert.high[place]
         if name in _TELLING:
+            smaller, larger = expert.low[place] - values[:, place], values[:, place] - expert.high[place]
             strange += np.where(np.maximum(smaller, larger) > _SAME, _UNKNOWN, 0.0)
         elif name in _SIZES:
-            strange += 2 * np.maximum(0.0, smaller)
+            strange += 2 * np.maximum(0.0, expert.low[place] - values[:, place])
     return np.asarray(np.exp(-np.minimum(strange, _UNKNOWN)))
 
 

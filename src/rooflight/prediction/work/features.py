@@ -7,6 +7,7 @@ as a logarithm: 0 is the bound, and no prediction is faster.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -66,6 +67,7 @@ def features_of(key: str, facts: Floats, device: DeviceSpec) -> Floats:
     return np.stack(columns, axis=1)
 
 
+@cache
 def names_of(key: str) -> tuple[str, ...]:
     """Names of the features that go with a key."""
     common = ("log bound", "log ridge", "log bytes", "log matrix", "log vector", "ops", "products", "log item")
@@ -102,6 +104,7 @@ _NO_SIZES: Final = (
 )
 
 
+@cache
 def size_features(key: str) -> tuple[int, ...]:
     """Places of the features in whose ranges work must lie to be like what was shown: the sizes, not how they align,
     but to how many bytes their rows do.
@@ -110,6 +113,7 @@ def size_features(key: str) -> tuple[int, ...]:
     return tuple(at for at, name in enumerate(names) if name == ALIGNED_BYTES or not name.startswith(_NO_SIZES))
 
 
+@cache
 def steady_features(key: str) -> tuple[int, ...]:
     """Places of the features of products that say how work looks rather than how large it is: what still tells
     something of work larger than any that was measured. Sums of sizes, which there lie outside of all that was seen,
