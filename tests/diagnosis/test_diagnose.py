@@ -78,7 +78,7 @@ def test_what_reads_parameters_and_numbers_alone_is_constant() -> None:
 
     layer, x = Scaled(8, 8).requires_grad_(False), torch.randn(4, 8)
     facts = facts_of(recorded(lambda: layer(x)))
-    names = [facts.of.ops[call].name for call in np.flatnonzero(facts.values.constant)]
+    names = [facts.of.op(call).name for call in np.flatnonzero(facts.values.constant)]
     assert sorted(names) == ["aten::add", "aten::arange", "aten::mul"]
 
 
@@ -102,7 +102,7 @@ def test_random_numbers_are_not_constant() -> None:
 def test_the_same_op_on_the_same_values_is_found_through_a_chain() -> None:
     encoder, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)).requires_grad_(False), torch.randn(4, 8)
     facts = facts_of(recorded(lambda: (encoder(x), encoder(x))))
-    again = [facts.of.ops[call].name for call in np.flatnonzero(facts.values.repeated)]
+    again = [facts.of.op(call).name for call in np.flatnonzero(facts.values.repeated)]
     assert again == ["aten::addmm", "aten::relu", "aten::addmm"]
 
 
@@ -129,7 +129,7 @@ def test_what_nobody_reads_is_unread_with_all_that_led_to_it() -> None:
         return x.sin().exp()
 
     facts = facts_of(recorded(step))
-    names = [facts.of.ops[call].name for call in np.flatnonzero(facts.values.unread)]
+    names = [facts.of.op(call).name for call in np.flatnonzero(facts.values.unread)]
     assert names == ["aten::mm", "aten::relu", "aten::cos"]
 
 
@@ -152,7 +152,7 @@ def test_gradients_that_no_optimizer_reads_are_unused() -> None:
         optimizer.step()
 
     facts = facts_of(recorded(step))
-    names = {facts.of.ops[call].name for call in np.flatnonzero(facts.values.unused_gradients)}
+    names = {facts.of.op(call).name for call in np.flatnonzero(facts.values.unused_gradients)}
     assert "aten::mm" in names  # the gradient of body's weight, and that of its result
     assert "unused-gradients" in ids(diagnose(timed(recorded(step))))
 

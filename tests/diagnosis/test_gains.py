@@ -26,7 +26,7 @@ def first(step: Any, name: str) -> Finding:
 def test_the_call_after_a_view_takes_the_views_time() -> None:
     x = torch.randn(8, 8)
     of = Evidence(timed(recorded(lambda: x.t().unsqueeze(0).relu().squeeze(0))))
-    relu = next(call for call, op in enumerate(of.ops) if op.name == "aten::relu")
+    relu = int(of.named("aten::relu")[0])
     assert of.seconds.sum() == pytest.approx(OP_S)
     assert of.host_s[relu] == pytest.approx(3 * OP_S + 4 * GAP_S, rel=1e-3)
     assert of.host_s.sum() + of.seconds.sum() == pytest.approx(of.step_s)
@@ -60,9 +60,7 @@ def test_parametrizations_of_frozen_weights_are_constant_with_their_buffers() ->
     layer(x)
     layer.eval().requires_grad_(False)
     facts = facts_of(recorded(lambda: layer(x)))
-    working = [
-        op.name for call, op in enumerate(facts.of.ops) if facts.of.works[call] and not facts.values.constant[call]
-    ]
+    working = [facts.of.op(call).name for call in np.flatnonzero(facts.of.works & ~facts.values.constant).tolist()]
     assert working == ["aten::addmm"]
     layer.train()  # the buffers are written
     assert not facts_of(recorded(lambda: layer(x))).values.constant.any()
@@ -83,7 +81,7 @@ def test_statistics_that_a_training_step_keeps_and_no_op_reads_are_a_finding(kep
         return loss.detach()
 
     facts = facts_of(recorded(step))
-    names = [facts.of.ops[call].name for call in np.flatnonzero(facts.values.statistics)]
+    names = [facts.of.op(call).name for call in np.flatnonzero(facts.values.statistics)]
     assert names == (["aten::std", "aten::amax"] if kept else [])
 
 

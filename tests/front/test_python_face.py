@@ -188,17 +188,3 @@ def test_a_recording_says_whether_it_has_ended():
 @pytest.mark.parametrize(("number", "said"), [(0, "0 calls"), (1, "1 call"), (2, "2 calls"), (2000, "2,000 calls")])
 def test_one_is_no_plural(number, said):
     assert count_of(number, "call") == said
-
-
-def test_causes_are_not_looked_for_in_sessions_without_end(monkeypatch):
-    with rl.record() as recording:
-        for _ in range(3):
-            torch.ones(4).add_(1)
-    assert rl.analyze(recording.session, "A100-SXM4-80GB").report().data.regime
-    for module in ("rooflight.front.sessions", "rooflight.roofline.tables.notes"):
-        monkeypatch.setattr(f"{module}.MOST_DIAGNOSED", 5)
-    report = rl.analyze(recording.session, "A100-SXM4-80GB").report()
-    assert report.data.regime is None
-    assert any(
-        note.startswith("Causes were not looked for: the session has more than 5 records") for note in report.notes
-    )

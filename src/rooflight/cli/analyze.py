@@ -202,7 +202,7 @@ class Asked:
         progress: Callable[[str], None],
     ) -> Report:
         """The report; why the session could not be saved is added to ``failed``."""
-        from rooflight.front.sessions import causes
+        from rooflight.diagnosis.diagnose import diagnose
         from rooflight.roofline.tables.report import report_of
 
         def saving(session: Session) -> None:
@@ -215,7 +215,7 @@ class Asked:
 
         analysis, more = self.analysis(measured, progress, saving)
         progress("writing the report")
-        return report_of(analysis, top=self.top, notes=[*notes, *more], found=causes(analysis))
+        return report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))
 
     def analysis(
         self,

@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.evidence import Evidence
+from rooflight.diagnosis.touched import numbers
 from rooflight.diagnosis.values import Values
 from rooflight.records.session import Int64
+from rooflight.roofline.distinct import distinct
 from rooflight.roofline.findings import Regime
 
 _LOW, _HIGH = 0.5, 1.9
@@ -56,10 +58,14 @@ class Facts:
 
     def spared(self, calls: Iterable[int], share: float = 1.0) -> float:
         """What the step is shorter by without such a share of calls."""
-        these = np.asarray(list(calls), dtype=np.int64)
-        of = self.of
+        these, of = numbers(calls), self.of
         host_s = float(of.host_s[these].sum()) + of.gaps_within(these)
         return of.gain(float(of.seconds[these].sum()) * share, host_s * share)
+
+    def spared_alone(self, shares: Iterable[tuple[int, float]]) -> float:
+        """The sum of what the step is shorter by without a share of one call, for each such pair."""
+        of = self.of
+        return sum(of.gain(float(of.seconds[call]) * share, float(of.host_s[call]) * share) for call, share in shares)
 
     def regime_of(self, calls: Int64) -> Regime:
         """What most of the time of calls goes to."""
@@ -78,7 +84,7 @@ class Facts:
         regime: Regime | None = None, low: float = _LOW, high: float = _HIGH,
     ) -> Iterable[Draft]:  # fmt: skip
         """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little."""
-        these = np.unique(np.asarray(list(calls), dtype=np.int64))
+        these = distinct(numbers(calls))[0]
         if not len(these):
             return
         lost_s = self.spared(these)

@@ -6,7 +6,7 @@ gaps between them add up. On a GPU the longer of both is the step, and what neit
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
@@ -15,6 +15,7 @@ import numpy as np
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import traits_of
+from rooflight.diagnosis.touched import Touched, numbers
 from rooflight.network.collectives import kind_of
 from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
@@ -23,6 +24,8 @@ from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.records.timeline import HostLine, Idle, Timeline, Within
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.distinct import distinct
+from rooflight.roofline.groups import plain_name
 from rooflight.roofline.host import SYNCS, crosses
 
 LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a tenth of it
@@ -310,10 +313,22 @@ class Evidence:
     def _by_call(self, values: Float64 | Flags) -> Float64:
         return np.asarray(values[self.signature], dtype=np.float64) if len(values) else np.empty(0)
 
-    @cached_property
-    def ops(self) -> Sequence[OpSignature]:
-        """The signature of each call."""
-        return [self.session.signatures[number] for number in self.signature.tolist()]
+    def op(self, call: int) -> OpSignature:
+        """The signature of a call."""
+        return self.session.signatures[int(self.signature[call])]
+
+    def ops(self, calls: Int64) -> Sequence[OpSignature]:
+        """The distinct signatures of some calls."""
+        return [self.session.signatures[number] for number in distinct(self.signature[calls])[0].tolist()]
+
+    def names(self, calls: Int64, most: int = 3) -> str:
+        """Names of the ops of some calls: the first in order of the alphabet."""
+        return ", ".join(sorted({plain_name(op.name) for op in self.ops(calls)})[:most])
+
+    def total(self, of_op: Callable[[OpSignature], float], calls: Iterable[int]) -> float:
+        """The sum over calls of what is a number of their op, as its bytes."""
+        counts = np.bincount(self.signature[numbers(calls)], minlength=1)
+        return sum(int(counts[at]) * of_op(self.session.signatures[at]) for at in np.flatnonzero(counts).tolist())
 
     def named(self, *names: str) -> Int64:
         """Calls of ops that have such names."""
@@ -375,27 +390,22 @@ class Evidence:
         return [int(kind) for kind in lifetimes.kind]
 
     @cached_property
-    def reads(self) -> Sequence[Sequence[int]]:
+    def reads(self) -> Touched:
         """Storages that each call reads."""
         return self._touched(self.session.columns.read_offsets, self.session.columns.read_ids)
 
     @cached_property
-    def writes(self) -> Sequence[Sequence[int]]:
+    def writes(self) -> Touched:
         """Storages that each call writes."""
         return self._touched(self.session.columns.written_offsets, self.session.columns.written_ids)
 
-    def _touched(self, offsets: Int64, ids: np.ndarray) -> Sequence[Sequence[int]]:
-        begins, flat = offsets.tolist(), ids.tolist()
-        return [flat[begins[record] : begins[record + 1]] for record in self.records.tolist()]
+    def _touched(self, offsets: Int64, ids: np.ndarray) -> Touched:
+        return Touched(offsets[self.records], offsets[self.records + 1], ids)
 
     @cached_property
-    def readers(self) -> dict[int, list[int]]:
-        """By storage the calls that read it."""
-        found: dict[int, list[int]] = {}
-        for call, storages in enumerate(self.reads):
-            for storage in storages:
-                found.setdefault(storage, []).append(call)
-        return found
+    def readers(self) -> Touched:
+        """The calls that read each storage."""
+        return self.reads.inverse(len(self.session.storage_bytes))
 
     def parameter_read(self, call: int) -> int | None:
         """A parameter that a call reads."""
@@ -404,15 +414,21 @@ class Evidence:
 
     def places(self, calls: Iterable[int], most: int = 2) -> str:
         """Modules and functions in which calls take longest: `` in Attention (train.py:52), F.softmax``."""
+        these = numbers(calls)
+        session, modules = self.session, self.module[these].astype(np.int64)
+        pairs = modules * len(session.functions) + session.columns.function[self.records[these]]
+        pairs, which, _ = distinct(pairs)
+        seconds = np.bincount(which, self.seconds[these], minlength=len(pairs))
+        first = np.empty(len(pairs), dtype=np.int64)
+        first[which[::-1]] = np.arange(len(which))[::-1]
         found: dict[str, float] = {}
-        for call in calls:
-            entry = self.session.modules[self.module[call]]
-            record = self.records[call]
-            name = entry.class_name or self.session.functions[self.session.columns.function[record]]
+        for at in np.argsort(first).tolist():
+            module, function = divmod(int(pairs[at]), len(session.functions))
+            name = session.modules[module].class_name or session.functions[function]
             if name:
-                found[name] = found.get(name, 0.0) + float(self.seconds[call])
+                found[name] = found.get(name, 0.0) + float(seconds[at])
         names = sorted(found, key=lambda name: -found[name])[:most]
-        lines = self.session.class_lines
+        lines = session.class_lines
         return (
             f" in {', '.join(f'{name} ({lines[name]})' if name in lines else name for name in names)}" if names else ""
         )

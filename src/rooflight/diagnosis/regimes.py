@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.diagnosis.draft import Facts
+from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, outside_modules, phase_name
-from rooflight.records.session import Flags
+from rooflight.records.session import Int64
 from rooflight.records.timeline import Within
 from rooflight.roofline.bound import Limiter
+from rooflight.roofline.distinct import distinct
 from rooflight.roofline.findings import Regime, RegimeShare
 
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
@@ -25,7 +27,7 @@ _MOST_LAYERS: Final = 12
 def shares_of(facts: Facts) -> Mapping[Regime, float]:
     """The share of each regime in a step; they sum to 1."""
     of = facts.of
-    seconds = _by_regime(facts, np.ones(len(of.records), dtype=np.bool_))
+    (seconds,) = _by_regime(facts, np.zeros(len(of.records), dtype=np.int64), 1)
     idle = of.idle
     if idle is not None:
         waits_s = idle.data_loader_s + idle.pageable_copy_s + idle.sync_s + idle.driver_s
@@ -45,23 +47,34 @@ def shares_of(facts: Facts) -> Mapping[Regime, float]:
     return {regime: each / total if total else 0.0 for regime, each in seconds.items()}
 
 
-def _by_regime(facts: Facts, chosen: Flags) -> dict[Regime, float]:
-    """Seconds of calls: their overhead, and their work by what limits it."""
-    of = facts.of
-    found = dict.fromkeys(Regime, 0.0)
-    work = np.maximum(of.seconds - of.floor_s, 0.0) if of.on_cpu else of.seconds
+def _by_regime(facts: Facts, group: Int64, count: int) -> list[dict[Regime, float]]:
+    """Seconds of calls of each of ``count`` groups: their overhead, and their work by what limits it. ``group`` is that
+    of each call.
+    """
+    of, regimes = facts.of, list(Regime)
+    places = group * len(regimes) + _regimes(facts)
+    found = np.bincount(places, _work_s(facts), count * len(regimes)).astype(np.float64).reshape(count, len(regimes))
     if of.on_cpu:
-        found[Regime.OVERHEAD] = float((of.overhead_s * chosen).sum())
+        found[:, regimes.index(Regime.OVERHEAD)] += np.bincount(group, of.overhead_s, count)
     elif of.idle is None:
-        found[Regime.OVERHEAD] = max(0.0, float(((of.host_s - of.seconds) * chosen).sum()))
-    names = [Regime.COMMUNICATION if each else None for each in of.collectives.tolist()]
-    limiters = [_regime_of(*each) for each in zip(of.limiters, of.analysis.costs, strict=True)]
+        found[:, regimes.index(Regime.OVERHEAD)] += np.maximum(0.0, np.bincount(group, of.host_s - of.seconds, count))
+    return [dict(zip(regimes, each, strict=True)) for each in found.tolist()]
+
+
+def _work_s(facts: Facts) -> Float64:
+    return np.maximum(facts.of.seconds - facts.of.floor_s, 0.0) if facts.of.on_cpu else facts.of.seconds
+
+
+def _regimes(facts: Facts) -> Int64:
+    """What limits each call, by its place among the regimes."""
+    of, regimes = facts.of, list(Regime)
+    limiters = [regimes.index(_regime_of(*each)) for each in zip(of.limiters, of.analysis.costs, strict=True)]
     # a call far above its bound is as small as its dispatch if that, or its work, is little
     small = (of.seconds < _SMALL * of.floor_s) | (of.bound_s < _LITTLE_S)
     small &= (of.bound_s < 0.1 * of.seconds) & of.on_cpu
-    for call, (name, number) in enumerate(zip(names, of.signature.tolist(), strict=True)):
-        if chosen[call]:
-            found[name or (Regime.OVERHEAD if small[call] else limiters[number])] += float(work[call])
+    found = np.array(limiters, dtype=np.int64)[of.signature]
+    found[small] = regimes.index(Regime.OVERHEAD)
+    found[of.collectives] = regimes.index(Regime.COMMUNICATION)
     return found
 
 
@@ -80,27 +93,26 @@ def phases_of(facts: Facts) -> tuple[RegimeShare, ...]:
     others = any(session.phases)
     columns = session.columns
     pairs = columns.phase[of.records].astype(np.int64) * len(Direction) + of.direction
-    found = []
-    for pair in np.unique(pairs).tolist():
-        name = phase_name(session.phases[pair // len(Direction)], Direction(pair % len(Direction)), others=others)
-        found.append((name, pairs == pair))
-    return tuple(_shares(facts, found))
+    found, group, _ = distinct(pairs)
+    names = [
+        phase_name(session.phases[pair // len(Direction)], Direction(pair % len(Direction)), others=others)
+        for pair in found.tolist()
+    ]
+    return tuple(_shares(facts, names, group))
 
 
 def layers_of(facts: Facts) -> tuple[RegimeShare, ...]:
     """The regime of each class of module, those with most time first."""
     of, session = facts.of, facts.of.session
-    names = [module.class_name for module in session.modules]
-    by_name: dict[str, list[int]] = {}
-    for number, name in enumerate(names):
-        by_name.setdefault(name or outside_modules(Direction.FORWARD), []).append(number)
-    found = [(name, np.isin(of.module, numbers)) for name, numbers in by_name.items()]
-    return tuple(sorted(_shares(facts, found), key=lambda each: -each.seconds)[:_MOST_LAYERS])
+    names: dict[str, int] = {}
+    outside = outside_modules(Direction.FORWARD)
+    of_module = [names.setdefault(module.class_name or outside, len(names)) for module in session.modules]
+    group = np.array(of_module, dtype=np.int64)[of.module]
+    return tuple(sorted(_shares(facts, list(names), group), key=lambda each: -each.seconds)[:_MOST_LAYERS])
 
 
-def _shares(facts: Facts, parts: Iterable[tuple[str, Flags]]) -> Iterable[RegimeShare]:
-    for name, chosen in parts:
-        seconds = _by_regime(facts, chosen)
+def _shares(facts: Facts, names: Sequence[str], group: Int64) -> Iterable[RegimeShare]:
+    for name, seconds in zip(names, _by_regime(facts, group, len(names)), strict=True):
         total = sum(seconds.values())
         regime = max(seconds, key=lambda each: seconds[each])
         if total:

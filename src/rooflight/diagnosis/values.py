@@ -48,7 +48,7 @@ class Values:
         found, of = self._none.copy(), self._of
         if not self.known:
             return found
-        written = {storage for storages in of.writes for storage in storages}
+        written = set(of.writes.of(np.arange(len(of.records))).tolist())
         kinds = of.kinds
         same = [kind == StorageKind.PARAMETER and number not in written for number, kind in enumerate(kinds)]
         signature = of.signature.tolist()
@@ -100,8 +100,8 @@ class Values:
         of = self._of
         if not self.known or not of.optimizes:
             return self._none
-        stepping = np.flatnonzero(of.direction == Direction.OPTIMIZER).tolist()
-        used = {storage for call in stepping for storage in of.reads[call]}
+        stepping = np.flatnonzero(of.direction == Direction.OPTIMIZER)
+        used = set(of.reads.of(stepping).tolist())
         gradients = {number for number, kind in enumerate(of.kinds) if kind == StorageKind.GRADIENT}
         return self._dead(frozenset(gradients - used)) & ~self.unread
 
@@ -130,21 +130,24 @@ class Values:
         stays = (freed == KEPT) | (freed >= end) | (made == STOOD)
         wanted = set(np.flatnonzero(stays).tolist()) - unwanted
         kept = (of.collectives | ~of.works | (of.syncs & reads_count)).tolist()
+        all_reads, all_writes = self._touched
         for call in range(len(of.records) - 1, -1, -1):
-            writes = of.writes[call]
+            writes = all_writes[call]
             read = any(storage in wanted for storage in writes) or (not unwanted and self._for_python(call))
             if kept[call] or (not writes and (reads_count or not of.syncs[call])) or read:
-                wanted.update(of.reads[call] if of.works[call] else ())
+                wanted.update(all_reads[call] if of.works[call] else ())
             else:
                 found[call] = True
         return found
 
+    @cached_property
+    def _touched(self) -> tuple[list[list[int]], list[list[int]]]:
+        return list(self._of.reads), list(self._of.writes)
+
     def _for_python(self, call: int) -> bool:
         """Whether no op reads what a call makes, and Python may: by ``tolist`` or ``numpy``."""
-        of, op = self._of, self._of.ops[call]
-        if not of.writes[call] or any(
-            after > call for storage in of.writes[call] for after in of.readers.get(storage, ())
-        ):
+        of, op = self._of, self._of.op(call)
+        if not of.writes[call] or any(after > call for storage in of.writes[call] for after in of.readers[storage]):
             return False
         return all("float" not in tensor.dtype or tensor.numel < _FOR_PYTHON for tensor in op.outputs)
 

@@ -27,9 +27,7 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.analysis import analyze as analyze_for
 from rooflight.roofline.bound import as_it_ran
 from rooflight.roofline.channels_last import in_channels_last
-from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.decode_formats import lighter_ops
-from rooflight.roofline.findings import MOST_DIAGNOSED, Diagnosis
 from rooflight.roofline.host import Host, crossing_s, with_host_scalars
 from rooflight.roofline.tables.report import token_time
 
@@ -75,13 +73,8 @@ def analyze(
     if host is not None and predictor is None:
         raise ValueError("host: only predictions assume one: pass predictor=rl.Predictor() too")
     analysis = with_evidence(analyze_for(session, find_device(device, session=session, progress=progress), target))
-    analysis.diagnosed_by = causes
+    analysis.diagnosed_by = diagnose
     return analysis if predictor is None else predicted(analysis, predictor, host)
-
-
-def causes(analysis: CostedSession) -> Diagnosis | None:
-    """What a diagnosis finds; None in sessions so long that it is not looked for."""
-    return None if len(analysis.session) > MOST_DIAGNOSED else diagnose(analysis)
 
 
 def _saved(path: str, progress: Progress) -> Session:

@@ -5,12 +5,8 @@ every report of an analysis can show them.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
 
 from rooflight.records.document import Fields
-
-MOST_DIAGNOSED: Final = 3_000_000
-"""Records of which causes are looked for: of more, that takes longer than all else, and several GB."""
 
 
 class Regime(StrEnum):

@@ -19,6 +19,7 @@ from rooflight.records.report import share
 from rooflight.records.session import Int64, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import Bound, Limiter
+from rooflight.roofline.distinct import distinct
 from rooflight.roofline.predicted import Estimates, Predicted, PredictedFields, PredictedWall, WallFields
 
 _Key = TypeVar("_Key")
@@ -218,9 +219,7 @@ class RollUp:
     def by(self, labels: Int64, names: Sequence[str], there: Mapping[str, float | None] | None = None) -> list[Group]:
         """The groups: ``labels`` has by op the number of its name, ``there`` by name the time on another device."""
         num_ops = max(1, len(self._costs))
-        cells, cell, calls = np.unique(
-            labels.astype(np.int64) * num_ops + self.signature, return_inverse=True, return_counts=True
-        )
+        cells, cell, calls = distinct(labels.astype(np.int64) * num_ops + self.signature)
         label, op = np.divmod(cells, num_ops)
         times = sum_known(cell, self._op_s, len(cells))
         timed = np.bincount(cell[np.isfinite(self._op_s)], minlength=len(cells))

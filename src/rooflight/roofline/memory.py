@@ -14,6 +14,7 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, StorageKind, outside_modules
 from rooflight.records.report import Axis, Line, Mark, Series, Table, table
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session, Touches, touches_of
+from rooflight.roofline.distinct import distinct_rows
 from rooflight.roofline.groups import plain_name
 
 BEFORE: Final = "(before the step)"
@@ -196,10 +197,9 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     facts = [lifetimes.kind[chosen], stood, inside_step]
     facts += [np.where(inside_step, column[at], 0) for column in (columns.direction, columns.module)]
     facts += [np.where(inside_step & ~stood, column[at], 0) for column in (columns.signature, columns.phase)]
-    alike, which = np.unique(np.stack(facts, axis=1), axis=0, return_inverse=True)
+    alike, which, counts = distinct_rows(facts)
     sizes = np.zeros(len(alike), dtype=np.int64)
-    np.add.at(sizes, which.reshape(-1), session.storage_bytes[chosen])
-    counts = np.bincount(which.reshape(-1), minlength=len(alike))
+    np.add.at(sizes, which, session.storage_bytes[chosen])
     paths = [_NUMBER_IN_PATH.sub("*", module.path) for module in session.modules]
     found: dict[tuple[int, str, str, str, str], tuple[int, int]] = {}
     for each, more, times in zip(alike.tolist(), sizes.tolist(), counts.tolist(), strict=True):

@@ -272,10 +272,30 @@ class Queue:
 
         The host issues op i when it has issued all before it, and no further ahead of the device than ``QUEUE`` ops.
         The device begins it when it is issued, and the op before it on its stream is done; a collective also waits for
-        the computing ops before it.
+        the computing ops before it. Where the host waits for the device all begins anew: a stretch between two such
+        waits takes its longest way from the issue of any op through all after it, unless it is longer than ``QUEUE``.
         """
+        starts = np.concatenate([[0], np.flatnonzero(self.syncs[:-1]) + 1])
+        if self.sends.any() or host.replayed or len(starts) < 2:
+            return self._end_s(device_s, host, host.first_s)
+        ends, host_s, busy_s = (
+            np.append(starts[1:], len(self.units)),
+            self.units * host.launch_s,
+            device_s * self.launches,
+        )
+        issued, after = np.cumsum(host_s), np.append(np.cumsum(busy_s[::-1])[::-1], 0.0)
+        before_s, runs = issued[starts] - host_s[starts], np.logical_or.reduceat(self.launches, starts)
+        longest_s = np.maximum.reduceat(issued + after[:-1], starts) - before_s - after[ends]
+        seconds = np.maximum(issued[ends - 1] - before_s, np.where(runs, longest_s, 0.0))
+        for at in np.flatnonzero(ends - starts > QUEUE).tolist():
+            here = slice(int(starts[at]), int(ends[at]))
+            stretch = Queue(**{name: getattr(self, name)[here] for name in self.__slots__})
+            seconds[at] = stretch._end_s(device_s[here], host, 0.0)
+        return host.first_s + float(seconds.sum())
+
+    def _end_s(self, device_s: Float64, host: Host, host_at: float) -> float:
+        """When host and device have done everything, if the host begins at ``host_at``."""
         host_s = np.zeros_like(self.units) if host.replayed else self.units * host.launch_s
-        host_at = host.first_s
         compute_at, network_at, room_at = 0.0, 0.0, 0.0
         done: dict[int, float] = {}
         busy_s = np.where(self.launches, device_s, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -43,7 +44,7 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     softmaxes = of.named(*_SOFTMAX)
     if not attending.any() or not len(softmaxes):
         return
-    scores = {of.ops[call].outputs[0].numel for call in softmaxes.tolist() if len(of.ops[call].outputs[0].shape) > 2}
+    scores = {op.outputs[0].numel for op in of.ops(softmaxes) if len(op.outputs[0].shape) > 2}
     if not scores:
         return
     on_scores = of.where_op(
@@ -58,7 +59,7 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     gain_s += max(0.15 * facts.spared(multiply), facts.spared(multiply) - needed_s)
     text = (
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
-        f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls.tolist())}"
+        f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls)}"
     )
     yield from facts.draft(SDPA, calls, text, gain_s=gain_s)
 
@@ -80,15 +81,14 @@ def repeated_heads(facts: Facts) -> Iterable[Draft]:
     attends = of.where_op(_ATTENTION in op.name for op in of.session.signatures) | (
         np.isin(of.records, list(of.analysis.fusion.attending))
     )
-    read = {storage for call in np.flatnonzero(attends).tolist() for storage in of.reads[call]}
-    keys = {tensor.numel for call in np.flatnonzero(attends).tolist() for tensor in _keys_of(of.ops[call])}
-    calls = [call for call in np.flatnonzero(spread).tolist() if read & set(of.writes[call])]
-    calls = [call for call in calls if of.ops[call].outputs[0].numel in keys]
-    if not calls:
+    attend = np.flatnonzero(attends)
+    keys = {tensor.numel for op in of.ops(attend) for tensor in _keys_of(op)}
+    of_keys = of.where_op(bool(op.outputs) and op.outputs[0].numel in keys for op in of.session.signatures)
+    calls = np.flatnonzero(spread & of_keys & of.writes.by(of.reads.of(attend)))
+    if not len(calls):
         return
-    copied = {storage for call in calls for storage in of.writes[call]}
-    reading = [call for call in np.flatnonzero(attends).tolist() if copied & set(of.reads[call])]
-    written, source = (sum(getattr(of.ops[call], f"{way}_bytes") for call in calls) for way in ("output", "input"))
+    reading = np.flatnonzero(attends & of.reads.by(of.writes.of(calls)))
+    written, source = (of.total(attrgetter(f"{way}_bytes"), calls) for way in ("output", "input"))
     gain_s = facts.spared(calls) + 0.4 * facts.spared(reading)
     text = f"{count_of(len(calls), 'copy', 'copies')} write {Quantity(written, 'B')} from {Quantity(source, 'B')}"
     yield from facts.draft(REPEAT_KV, [*calls, *reading], text + of.places(calls), gain_s=gain_s)

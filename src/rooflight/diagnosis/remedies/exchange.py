@@ -8,8 +8,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.remedies.waiting import RANK
 from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.session import Flags
 from rooflight.records.timeline import Within
 from rooflight.roofline.findings import Regime
 
@@ -34,7 +36,7 @@ def small(facts: Facts) -> Iterable[Draft]:
     """Collectives that take their latency only."""
     of = facts.of
     calls = np.flatnonzero(of.collectives)
-    tiny = [call for call in calls.tolist() if of.ops[call].input_bytes <= _SMALL_BYTES]
+    tiny = calls[_few_bytes(of)[calls]]
     waited_s, _, line = of.in_library(Within.COLLECTIVES)
     if len(tiny) < 4:
         return
@@ -45,10 +47,14 @@ def small(facts: Facts) -> Iterable[Draft]:
     if not took_s:
         return
     at = f" at {line.where}" if line is not None and line.where else ""
-    sizes = sum(of.ops[call].input_bytes for call in tiny)
+    sizes = of.total(lambda op: op.input_bytes, tiny)
     text = f"{count_of(len(tiny), 'collective')} of {Quantity(sizes, 'B')} in all take {Quantity(took_s, 's')}{at}"
     gain_s = took_s * (1 - max(1, len(tiny) / 16) / len(tiny))
     yield from facts.draft(SMALL, tiny, text, gain_s=gain_s, regime=Regime.COMMUNICATION, low=0.5, high=1.4)
+
+
+def _few_bytes(of: Evidence) -> Flags:
+    return of.where_op(op.input_bytes <= _SMALL_BYTES for op in of.session.signatures)
 
 
 def exposed(facts: Facts) -> Iterable[Draft]:
@@ -59,10 +65,10 @@ def exposed(facts: Facts) -> Iterable[Draft]:
     if timeline is not None:
         steps = [step.exposed_communication_s for step in timeline.steps if step.in_session]
         exposed_s = sum(steps) / len(steps) if steps else timeline.exposed_communication_s
-    large = [call for call in np.flatnonzero(of.collectives).tolist() if of.ops[call].input_bytes > _SMALL_BYTES]
-    if not exposed_s and large:
+    large = np.flatnonzero(of.collectives & ~_few_bytes(of))
+    if not exposed_s and len(large):
         exposed_s = facts.spared(large)
-    if not exposed_s or not (large or timeline is not None):
+    if not exposed_s or not (len(large) or timeline is not None):
         return
     text = f"{Quantity(exposed_s, 's')} of the step's communication is hidden by nothing"
     # only computing that hides none yet can hide it, and the last bucket, of eight or more, has none after it
@@ -78,7 +84,7 @@ def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
     calls = np.flatnonzero(of.collectives)
     if not of.on_cpu or line is None or not len(calls):
         return
-    sent = sum(of.ops[call].input_bytes for call in calls.tolist())
+    sent = of.total(lambda op: op.input_bytes, calls)
     needs_s = sent / _GLOO_BYTES_PER_S + len(calls) * _GLOO_S
     late_s = min(waited_s, asleep_s * 1.2) - needs_s
     text = (

@@ -12,8 +12,8 @@ from rooflight.costs.cost import OpCost
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.signature import OpSignature
+from rooflight.roofline.distinct import distinct
 from rooflight.roofline.findings import Regime
-from rooflight.roofline.groups import plain_name
 
 FEW_TILES: Final = Remedy(
     id="few-tiles",
@@ -96,23 +96,21 @@ def kernels(facts: Facts) -> Iterable[Draft]:
     if of.on_cpu:
         return
     found: dict[Remedy, list[int]] = {}
-    for number, (op, cost) in enumerate(zip(of.session.signatures, of.analysis.costs, strict=True)):
-        calls = np.flatnonzero(of.signature == number)
-        took_s, bound_s = float(of.seconds[calls].sum()), float(of.bound_s[calls].sum())
-        if took_s < 0.01 * of.step_s or not of.step_s or (of.collectives | of.crosses)[calls[0]]:
-            continue
-        efficiency = bound_s / took_s if bound_s else None
+    took, bounds = (np.bincount(of.signature, each, len(of.analysis.costs)) for each in (of.seconds, of.bound_s))
+    elsewhere = distinct(of.signature[of.collectives | of.crosses])[0]
+    for number in np.flatnonzero((took >= 0.01 * of.step_s) & (took > 0)).tolist():
+        efficiency = float(bounds[number] / took[number]) if bounds[number] else None
+        op, cost = of.session.signatures[number], of.analysis.costs[number]
         remedy = _why(op, cost, efficiency, of.analysis.device.unit_count or UNITS)
-        if remedy is not None:
-            found.setdefault(remedy, []).extend(calls.tolist())
+        if remedy is not None and number not in elsewhere:
+            found.setdefault(remedy, []).append(number)
     for remedy, those in found.items():
-        calls = np.array(those, dtype=np.int64)
+        calls = np.flatnonzero(np.isin(of.signature, those))
         took_s, bound_s = float(of.seconds[calls].sum()), float(of.bound_s[calls].sum())
         if took_s < _MUCH * of.step_s:
             continue
-        names = ", ".join(sorted({plain_name(of.ops[call].name) for call in those})[:3])
         share = f", {percent(bound_s / took_s)} of their bound" if bound_s else ""
-        text = f"{count_of(len(calls), 'call')} of {names}: {Quantity(took_s, 's')}{share}{of.places(those)}"
+        text = f"{count_of(len(calls), 'call')} of {of.names(calls)}: {Quantity(took_s, 's')}{share}{of.places(calls)}"
         gain_s = of.gain(took_s - bound_s / 0.7) if bound_s else of.gain(0.3 * took_s)
         regime = Regime.LATENCY if remedy in (FEW_TILES, SHORT_ATTENTION) else None
         yield from facts.draft(remedy, calls, text, gain_s=gain_s, regime=regime, low=0.3, high=1.4)

@@ -127,7 +127,7 @@ def _as_one(
         gain_s = _gain_of_one(facts, calls, found)
         text = (
             f"{count_of(len(calls), 'call')} of {len(found)} ops on equal shapes, up to {turns:,} of one, take "
-            f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}; "
+            f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}; "
             f"{Quantity(nothing_s, 's')} of each is dispatch"
         )
         yield from facts.draft(remedy, calls, text, gain_s=gain_s)
@@ -155,8 +155,8 @@ def _body(facts: Facts, named: Int64, turns: int) -> Int64:
     names: dict[str, int] = {}
     kind = np.array([names.setdefault(op.name, len(names)) for op in of.session.signatures])[of.signature[inside]]
     recurs = inside[np.bincount(kind)[kind] >= turns / 2]
-    readers = {each for call in named.tolist() for storage in of.writes[call] for each in of.readers.get(storage, ())}
-    loop = np.union1d(named, recurs[np.isin(recurs, list(readers)) & ~of.products[recurs]])
+    reads = of.reads.by(of.writes.of(named))
+    loop = np.union1d(named, recurs[(reads & ~of.products)[recurs]])
     for wider in (np.union1d(loop, recurs), inside):
         seconds = of.seconds + of.host_s
         loop = wider if float(seconds[loop].sum()) > _MOSTLY * float(seconds[wider].sum()) else loop
@@ -195,7 +195,7 @@ def _scans(facts: Facts, large: list[tuple[Int64, float]], small: list[tuple[Int
     of_one = of.session.signatures[of.signature[first[0]]]
     text = (
         f"{of_one.name.removeprefix('aten::')} reads the same {Quantity(of_one.input_bytes, 'B')} {turns:,} times; the "
-        f"loop takes {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+        f"loop takes {Quantity(facts.spared(calls), 's')}{of.places(calls)}"
     )
     yield from facts.draft(SCAN, calls, text, gain_s=facts.spared(calls, 0.9 * (1 - 2 / turns)))
 
@@ -209,10 +209,10 @@ def kv_cache(facts: Facts) -> Iterable[Draft]:
     for call in np.flatnonzero(of.products).tolist():
         weight = of.parameter_read(call)
         if weight is not None:
-            by_weight.setdefault((weight, of.ops[call].name), []).append(call)
+            by_weight.setdefault((weight, of.op(call).name), []).append(call)
     growing: list[tuple[list[int], list[int]]] = []
     for calls in by_weight.values():
-        rows = [of.ops[call].outputs[0].numel for call in calls]
+        rows = [of.op(call).outputs[0].numel for call in calls]
         steps = {after - before for before, after in pairwise(rows)}
         if len(calls) >= 4 and len(steps) == 1 and min(steps) > 0:
             growing.append((calls, rows))

@@ -24,16 +24,16 @@ def fused(facts: Facts) -> Iterable[Draft]:
     """Ops of the optimizer, one parameter after the other."""
     of = facts.of
     calls = np.flatnonzero((of.direction == Direction.OPTIMIZER) & of.works)
-    names = {of.ops[call].name for call in calls.tolist()}
-    if len(calls) < _MANY or any("_fused_" in name for name in names):
+    if len(calls) < _MANY or any("_fused_" in op.name for op in of.ops(calls)):
         return
-    storages = {storage for call in calls.tolist() for storage in (*of.reads[call], *of.writes[call])}
-    size = of.session.storage_bytes
-    moved = sum(int(size[storage]) for storage in storages) if len(size) else 0
+    written, size = of.writes.of(calls), of.session.storage_bytes
+    touched = np.zeros(len(size), dtype=np.bool_)
+    touched[of.reads.of(calls)] = touched[written] = True
+    moved = int(size[touched].sum())
     bandwidth = of.analysis.device.dram_bytes_per_s or 1e10
     # all states are read and written once by one op
     needed_s = 1.5 * moved / bandwidth + 5 * (of.floor_s + float(of.host_s.mean()))
-    needed_s += 1e-6 * len({each for call in calls.tolist() for each in of.writes[call]}) * float(of.on_cpu)
+    needed_s += 1e-6 * len(written) * float(of.on_cpu)
     took_s = facts.spared(calls)
     text = f"{count_of(len(calls), 'op')} take {Quantity(took_s, 's')}, one op about {Quantity(needed_s, 's')}"
     yield from facts.draft(FUSED, calls, text, gain_s=took_s - needed_s)

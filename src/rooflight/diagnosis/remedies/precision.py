@@ -91,8 +91,8 @@ def _slow_in_half(facts: Facts, calls: Int64) -> Iterable[Draft]:
     """Ops that only move data, so slow in half precision that their kernels must convert each number."""
     of = facts.of
     slow = calls[of.seconds[calls] > _SLOW * np.maximum(of.bound_s[calls], of.floor_s)] if len(calls) else calls
-    names = ", ".join(sorted({of.ops[call].name.removeprefix("aten::") for call in slow.tolist()})[:3])
-    text = f"{count_of(len(slow), 'op')} ({names}) take {Quantity(facts.spared(slow), 's')}, many times their bound"
+    took = f"{Quantity(facts.spared(slow), 's')}, many times their bound"
+    text = f"{count_of(len(slow), 'op')} ({of.names(slow)}) take {took}"
     if facts.spared(slow) > 2 * _MUCH * of.step_s:
         yield from facts.draft(HALF, slow, text, gain_s=facts.spared(slow, 0.5))
 
@@ -102,12 +102,12 @@ def double(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     wide = of.where_op(any(t.dtype in ("float64", "complex128") for t in op.outputs) for op in of.session.signatures)
     calls = np.flatnonzero(wide & of.works & ~facts.values.constant)
-    cast = [call for call in calls.tolist() if of.ops[call].name == "aten::_to_copy"]
+    cast = np.intersect1d(calls, of.named("aten::_to_copy"))
     if not len(calls) or 4 * len(cast) > len(calls):  # casts there and back have a finding of their own
         return
     work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum())
-    moved = sum(of.ops[call].output_bytes for call in calls.tolist())
-    text = f"{count_of(len(calls), 'op')} write {Quantity(moved, 'B')} in double precision{of.places(calls.tolist())}"
+    moved = of.total(lambda op: op.output_bytes, calls)
+    text = f"{count_of(len(calls), 'op')} write {Quantity(moved, 'B')} in double precision{of.places(calls)}"
     yield from facts.draft(FLOAT64, calls, text, gain_s=of.gain(0.5 * work_s))
 
 
@@ -159,11 +159,13 @@ def casts(facts: Facts) -> Iterable[Draft]:
         and op.inputs[0].dtype != op.outputs[0].dtype for op in of.session.signatures
     )  # fmt: skip
     fixed = facts.values.constant
+    if not facts.values.known or not cast.any():
+        return
     back: set[int] = set()
     came: dict[int, tuple[str, int]] = {}  # by storage: the dtype before its cast, and that
     wider: dict[int, tuple[float, int]] = {}  # by call: the share of its bytes, and the cast before it
     for call in np.flatnonzero(of.works & ~of.products).tolist():
-        op = of.ops[call]
+        op = of.op(call)
         known = next((came[storage] for storage in of.reads[call] if storage in came), None)
         for storage in of.writes[call]:
             came.pop(storage, None)
@@ -183,7 +185,7 @@ def casts(facts: Facts) -> Iterable[Draft]:
 
 def _narrowed(facts: Facts, shares: Mapping[int, float]) -> float:
     """What calls that compute in a wider dtype save without the cast before them, by the share of their bytes."""
-    return sum(facts.spared([call], share) for call, share in shares.items() if share > 0)
+    return facts.spared_alone((call, share) for call, share in shares.items() if share > 0)
 
 
 def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
@@ -194,9 +196,9 @@ def _cast_each_step(facts: Facts, calls: Sequence[int]) -> Iterable[Draft]:
     stood = [call for call in calls if all(lifetimes.made[storage] == STOOD for storage in of.reads[call])]
     if facts.spared(stood) < _MUCH * of.step_s:
         return
-    moved = sum(of.ops[call].output_bytes for call in stood)
-    wider = {reader: 1 - of.ops[call].input_bytes / max(1, of.ops[call].output_bytes) for call in stood
-             for storage in of.writes[call] for reader in of.readers.get(storage, ()) if of.works[reader]}  # fmt: skip
+    moved = of.total(lambda op: op.output_bytes, stood)
+    wider = {reader: 1 - of.op(call).input_bytes / max(1, of.op(call).output_bytes) for call in stood
+             for storage in of.writes[call] for reader in of.readers[storage] if of.works[reader]}  # fmt: skip
     gain_s = facts.spared(stood) + _narrowed(facts, wider)
     text = f"{count_of(len(stood), 'cast')} of tensors from before the step: {Quantity(moved, 'B')}{of.places(stood)}"
     yield from facts.draft(CASTS, [*stood, *wider], text, gain_s=gain_s, regime=Regime.MEMORY)
@@ -210,8 +212,8 @@ def copies(facts: Facts) -> Iterable[Draft]:
     elsewhere = facts.values.constant | of.collectives | of.crosses
     calls = np.flatnonzero(copying & (of.direction != Direction.OPTIMIZER) & ~elsewhere)
     big = calls[of.seconds[calls] > 3 * of.floor_s] if len(calls) else calls
-    moved = sum(of.ops[call].output_bytes for call in big.tolist())
-    text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big.tolist())}"
+    moved = of.total(lambda op: op.output_bytes, big)
+    text = f"{count_of(len(big), 'copy', 'copies')} of {Quantity(moved, 'B')}{of.places(big)}"
     # in the place of a concatenation stands a copy into what is there: as many calls
     joins = np.intersect1d(big, of.named("aten::cat", "aten::stack"))
     gain_s = (

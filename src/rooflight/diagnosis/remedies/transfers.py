@@ -40,8 +40,8 @@ def transfers(facts: Facts) -> Iterable[Draft]:
     if not len(calls):
         return
     took_s = float(of.seconds[calls].sum())
-    pinned_s = sum(crossing_s(of.ops[call], device, pins=True) for call in calls.tolist())
-    moved = sum(max(of.ops[call].input_bytes, of.ops[call].output_bytes) for call in calls.tolist())
+    pinned_s = of.total(lambda op: crossing_s(op, device, pins=True), calls)
+    moved = of.total(lambda op: max(op.input_bytes, op.output_bytes), calls)
     text = f"{count_of(len(calls), 'copy', 'copies')} of {Quantity(moved, 'B')} take {Quantity(took_s, 's')}"
     if of.session.environment.get(PINS) == "no":
         pinned = f"{text}, from pinned memory about {Quantity(pinned_s, 's')}"
@@ -67,8 +67,8 @@ def preparing(facts: Facts) -> Iterable[Draft]:
     calls = np.flatnonzero(of.on_host & (of.direction == Direction.FORWARD))
     calls = calls[calls < last]
     lost_s = float(of.host_s[calls].sum())
-    moving = [call for call in calls.tolist() if not getattr(cost_of(of.ops[call]), "vector_flops", 1)]
-    moving_s = float(of.host_s[moving].sum())  # which workers do no faster: they share the host's memory
+    moves = of.where_op(not getattr(cost_of(op), "vector_flops", 1) for op in of.session.signatures)
+    moving_s = float(of.host_s[calls[moves[calls]]].sum())  # which workers do no faster: they share the host's memory
     apart = np.ones(len(of.records), dtype=np.bool_)
     apart[calls] = False
     gain_s = of.step_s - max(of.wall_s(apart), moving_s + (lost_s - moving_s) / _WORKERS)

@@ -81,7 +81,7 @@ def constant(facts: Facts) -> Iterable[Draft]:
         return
     if facts.spared(calls) > _MOST * max(of.step_s, 1e-12):
         return
-    took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+    took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
     text = f"{count_of(len(calls), 'op')} that read parameters or numbers alone: {took}"
     yield from facts.draft(CONSTANT, calls, text)
 
@@ -99,10 +99,8 @@ def repeated(facts: Facts) -> Iterable[Draft]:
         working = calls[of.products[calls]] if len(calls) else calls
         if not len(working) and remedy is CHECKPOINTING:
             continue
-        names = ", ".join(sorted({of.ops[call].name.removeprefix("aten::") for call in calls.tolist()})[:3])
-        text = (
-            f"{count_of(len(calls), 'op')} ({names}): {Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
-        )
+        took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
+        text = f"{count_of(len(calls), 'op')} ({of.names(calls)}): {took}"
         gain_s = facts.spared(calls) * (1 + _backward_of(facts, working) * (remedy is REPEATED))
         yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s))
 
@@ -147,7 +145,7 @@ def unread(facts: Facts) -> Iterable[Draft]:
         (UNUSED, values.unused_gradients, ""),
     ):
         calls = np.flatnonzero(found)
-        took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls.tolist())}"
+        took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
         yield from facts.draft(remedy, calls, f"{count_of(len(calls), 'op')}{what}: {took}")
 
 
@@ -159,14 +157,14 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
     parts: dict[int, float] = {}
     last = int(np.flatnonzero(of.works).max(initial=0))
     for call in np.flatnonzero(of.products).tolist():
-        readers = [reader for storage in of.writes[call] for reader in of.readers.get(storage, ()) if reader > call]
+        readers = [reader for storage in of.writes[call] for reader in of.readers[storage] if reader > call]
         freed = [lifetimes.freed[storage] for storage in of.writes[call]]
         if not readers or KEPT in freed or (max(freed) >= len(of.session) and max(readers) < last):
             continue  # the step may return it
         read = sum(_bytes_read(facts, reader, of.writes[call]) for reader in readers)
-        if read < _PART * of.ops[call].output_bytes:
-            parts[call] = read / of.ops[call].output_bytes
-    gain_s = sum(facts.spared([call], 1 - share) for call, share in parts.items())
+        if read < _PART * of.op(call).output_bytes:
+            parts[call] = read / of.op(call).output_bytes
+    gain_s = facts.spared_alone((call, 1 - share) for call, share in parts.items())
     if parts:
         text = f"of the results of {count_of(len(parts), 'product')} {percent(min(parts.values()))} are read"
         yield from facts.draft(UNREAD, parts, text + of.places(parts), gain_s=gain_s)
@@ -174,7 +172,7 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
 
 def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
     """What a call reads of these storages; all, where it is not known which input is which."""
-    op, reads = facts.of.ops[call], facts.of.reads[call]
+    op, reads = facts.of.op(call), facts.of.reads[call]
     if len(reads) != len(op.inputs):
         return inf
     return sum(tensor.nbytes for tensor, storage in zip(op.inputs, reads, strict=True) if storage in storages)
@@ -183,16 +181,16 @@ def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
 def mostly_zeros(facts: Facts) -> Iterable[Draft]:
     """Products with a matrix that was made of a vector: a diagonal, or rows of one 1."""
     of = facts.of
-    made = {storage for call in of.named(*_OF_A_VECTOR).tolist() for storage in of.writes[call]}
+    made = set(of.writes.of(of.named(*_OF_A_VECTOR)).tolist())
     if not made:
         return
     for call in np.flatnonzero(of.works & ~of.products).tolist():  # scaled or cast, it has as many zeros
-        if made & set(of.reads[call]) and len(of.ops[call].outputs) == 1:
+        if made & set(of.reads[call]) and len(of.op(call).outputs) == 1:
             made.update(of.writes[call])
-    calls = [call for call in np.flatnonzero(of.products).tolist() if made & set(of.reads[call])]
-    makers = [call for call in np.flatnonzero(of.works & ~of.products).tolist() if made & set(of.writes[call])]
+    calls = np.flatnonzero(of.products & of.reads.by(made))
+    makers = np.flatnonzero(of.works & ~of.products & of.writes.by(made))
     text = f"{count_of(len(calls), 'product')} with a matrix made of a vector"
-    if calls:
+    if len(calls):
         gain_s = facts.spared(calls, 0.85) + facts.spared(makers)
         yield from facts.draft(ZEROS, [*calls, *makers], text, gain_s=gain_s)
 
@@ -225,20 +223,19 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
     backward = of.direction == Direction.BACKWARD
     spared_s, rows_in_all, looked_up = 0.0, 0, 0
     for call in of.named("aten::embedding_dense_backward", "aten::embedding_backward").tolist():
-        op = of.ops[call]
+        op = of.op(call)
         rows, indices = op.outputs[0].shape[0], min(tensor.numel for tensor in op.inputs)
         if rows < 8 * indices:
             continue
         gradient = set(of.writes[call])
-        touching = [each for storage in gradient for each in of.readers.get(storage, []) if each > call]
+        touching = [each for storage in gradient for each in of.readers[storage] if each > call]
         sums = {storage for each in touching for storage in of.writes[each] if backward[each]} - gradient
-        touching += [each for storage in sums for each in of.readers.get(storage, []) if each > max(touching)]
+        touching += [each for storage in sums for each in of.readers[storage] if each > max(touching)]
         # an optimizer's op on many parameters is shared by their bytes
-        shares = [min(1.0, op.output_bytes / max(1, of.ops[each].input_bytes) * 2) for each in touching]
+        shares = [min(1.0, op.output_bytes / max(1, of.op(each).input_bytes) * 2) for each in touching]
         share = 1 - indices / rows
-        spared_s += facts.spared([call], share) + sum(
-            facts.spared([each], part * share) for each, part in zip(touching, shares, strict=True)
-        )
+        parts = [part * share for part in shares]
+        spared_s += facts.spared_alone([(call, share), *zip(touching, parts, strict=True)])
         calls += [call, *touching]
         rows_in_all, looked_up = rows_in_all + rows, looked_up + indices
     text = f"{rows_in_all:,} rows are written and updated for {looked_up:,} that were looked up"

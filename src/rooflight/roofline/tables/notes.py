@@ -18,7 +18,6 @@ from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Session
 from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST, OpSignature
 from rooflight.roofline.costed import CostedSession
-from rooflight.roofline.findings import MOST_DIAGNOSED
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import Work
 from rooflight.roofline.memory import memory_shortage
@@ -46,8 +45,6 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
             f"The work of {count_of(assumed, 'call')} depends on data that were not recorded: its cost is an upper "
             "estimate (assumed in --json)."
         )
-    if len(analysis.session) > MOST_DIAGNOSED:
-        yield f"Causes were not looked for: the session has more than {MOST_DIAGNOSED:,} records. Record a step of it."
     yield from _host_side_note(analysis)
     if not device.memory:
         yield f"No roof is known: {'; '.join(device.notes) or device.name}."
