@@ -17,6 +17,7 @@ LLAMA = config_of("LlamaForCausalLM")
 REFUSED = {
     "layers below 0": ({**GPT2, "n_layer": -1}, "n_layer is -1: it must be at least 1"),
     "layers without end": ({**GPT2, "n_layer": 1 << 31}, "n_layer is 2147483648: it must be at most 10,000"),
+    "labels without end": ({**GPT2, "num_labels": 1 << 31}, "num_labels is 2147483648: it must be at most 1,000,000"),
     "no layers": ({**GPT2, "n_layer": 0}, "n_layer is 0: it must be at least 1"),
     "no heads": ({**GPT2, "n_head": 0}, "n_head is 0"),
     "no heads of keys": ({**LLAMA, "num_key_value_heads": 0}, "num_key_value_heads is 0"),

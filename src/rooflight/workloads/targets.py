@@ -38,6 +38,8 @@ _MODULES: Final = frozenset(
 )
 _MOST_MODULES: Final = 10_000
 """Fields that count modules, which are made one by one on meta too: with millions of them that never ends."""
+_MOST_LABELS: Final = 1_000_000
+"""Of ``num_labels``, which transformers names one by one: with billions of them that takes all memory."""
 
 
 def check_sizes(values: dict[str, Any], path: Path) -> None:
@@ -47,9 +49,10 @@ def check_sizes(values: dict[str, Any], path: Path) -> None:
     for place, number in _numbers(values, "", _AT_LEAST_ONE):
         if number < 1:
             raise TargetError(f"{path}: {place} is {number}: it must be at least 1")
-    for place, number in _numbers(values, "", _MODULES):
-        if number > _MOST_MODULES:
-            raise TargetError(f"{path}: {place} is {number}: it must be at most {_MOST_MODULES:,}")
+    for names, most in ((_MODULES, _MOST_MODULES), (frozenset({"num_labels"}), _MOST_LABELS)):
+        for place, number in _numbers(values, "", names):
+            if number > most:
+                raise TargetError(f"{path}: {place} is {number}: it must be at most {most:,}")
 
 
 def _numbers(value: Any, place: str, names: frozenset[str]) -> Iterator[tuple[str, int]]:
