@@ -32,7 +32,7 @@ CalibrationWarning = calibrations.CalibrationWarning
 _TAKES_S: Final[dict[DeviceKind, int]] = {"cpu": 20, "cuda": 40}
 
 
-UNCALIBRATED: Final = "its roofs were never measured: rooflight calibrate does that, in 20 s"
+UNCALIBRATED: Final = "rooflight calibrate measures the roofs, in 20 s"
 _may_calibrate: ContextVar[bool] = ContextVar("may_calibrate", default=True)
 
 
