@@ -9,7 +9,7 @@ import sys
 import pytest
 
 PROGRAM = """
-import gc, json, torch, torch.nn.functional as F
+import copy, gc, json, torch, torch.nn.functional as F
 d = "cuda"
 logits = torch.randn(64, 8, device=d)
 found = {}
@@ -36,6 +36,17 @@ found["any routed"] = bool((first == 3).any())
 found["none routed"] = bool((torch.randn(2, 8, device=d).argmax(-1) == 3).any())
 found["any wrong"] = bool((logits > 3).any()) or bool(logits.isnan().any())
 found["unknown mask"] = logits[logits[:, 0] > 0].shape[0]
+valid = torch.arange(64, device=d) % 4 < 3
+found["routed and valid"] = logits[(first == 1) & valid].shape[0]
+found["unknown and valid"] = logits[(logits[:, 0] > 0) & valid].shape[0]
+host, confused = torch.zeros(64), torch.zeros(8, 8, dtype=torch.long)
+host[(first == 1).cpu()] = logits[:, 0][first == 1].cpu()
+confused.index_put_((first.cpu(), places[:, 0].cpu()), torch.tensor(1), accumulate=True)
+found["written on the host"] = [float(host.sum()), int(confused.sum())]
+whole = torch.zeros(4, device=d)
+copied, part = copy.deepcopy([whole, whole[2:]])
+copied[3] = 5
+found["copied together"] = [part.tolist(), whole.tolist(), copied.requires_grad]
 found["all"] = bool(torch.isfinite(logits).all())
 first.zero_()
 found["zeroed"] = (first == 1).nonzero().numel()
@@ -89,7 +100,7 @@ def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("likely")
     (folder / "program.py").write_text(PROGRAM)
     words = [sys.executable, "-m", "rooflight", "run", "--on", "H100-SXM5-80GB", "program.py"]
-    run = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, timeout=400)
     assert run.stdout, run.stderr
     return json.loads(run.stdout)
 
@@ -113,6 +124,10 @@ EXPECTED = {
     "none routed": False,  # 2 / 8
     "any wrong": False,
     "unknown mask": 64,  # the most that can be
+    "routed and valid": 6,  # 64 / 8 * 3 / 4
+    "unknown and valid": 48,
+    "written on the host": [8, 64],
+    "copied together": [[0, 5], [0, 0, 0, 0], False],
     "all": True,
     "zeroed": 0,  # known
     "tokens": 4,

@@ -35,7 +35,7 @@ def run_text(tmp_path, text, *options, device="cuda", code=0):
     """What a script prints, and what is said of it."""
     (tmp_path / "it.py").write_text(text.replace("DEVICE", repr(device)))
     command = words("it.py", *ON, "--json", "a.json", *options)
-    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert run.returncode == code, run.stderr
     return run.stdout, " ".join(run.stderr.split())
 
@@ -43,7 +43,7 @@ def run_text(tmp_path, text, *options, device="cuda", code=0):
 def test_what_is_refused_says_the_line(tmp_path):
     script = Path(__file__).with_name("refused_program.py")
     command = words(str(script), *ON, "--json", "a.json")
-    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    run = subprocess.run(command, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400)
     assert run.returncode == 0, run.stderr
     *lines, imported = run.stdout.splitlines()
     assert lines == [
@@ -137,7 +137,7 @@ def test_ctrl_c_answers_for_what_was_recorded(tmp_path):
         assert run.stdout is not None
         assert run.stdout.readline() == "now\n"
         os.killpg(run.pid, signal.SIGINT)
-        _, said = run.communicate(timeout=100)
+        _, said = run.communicate(timeout=400)
     assert "A step is one call of SGD.step (it.py:7)" in " ".join(said.split())
 
 

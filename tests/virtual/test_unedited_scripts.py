@@ -23,7 +23,7 @@ def run_on(tmp_path, script, *args, options=(), on=H100, code=0):
     """A script that runs for a GPU that is not there: the session, the JSON, and both streams."""
     words = [sys.executable, "-m", "rooflight", "run", "--on", on, "--save", "a.session", "--json", "a.json", *options]
     run = subprocess.run(
-        [*words, str(script), *args], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [*words, str(script), *args], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400
     )
     assert run.returncode == code, run.stderr
     return rl.load(tmp_path / "a.session"), json.loads((tmp_path / "a.json").read_text()), run

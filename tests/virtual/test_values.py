@@ -33,7 +33,7 @@ def known(tmp_path_factory):
         str(SCRIPT),
         "known.pickle",
     ]
-    run = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(words, check=False, cwd=folder, capture_output=True, text=True, timeout=400)
     assert (folder / "known.pickle").is_file(), run.stderr
     return pickle.loads((folder / "known.pickle").read_bytes())
 

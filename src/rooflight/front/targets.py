@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from rooflight.devices.finding import HERE
@@ -14,7 +16,7 @@ from rooflight.front.device import Progress, find_what_if, log_progress, place_o
 from rooflight.front.options import PLAIN, RunOptions, TraceOptions
 from rooflight.front.sessions import analyze, analyze_file
 from rooflight.front.sources import is_session
-from rooflight.records.quantity import Quantity
+from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import DECODED, Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
@@ -70,6 +72,7 @@ def analyze_target(
     if inputs is not None and not isinstance(kind, UserFunction):
         raise TargetError(no_inputs(inputs))
     require_libraries(kind)  # before a device is calibrated for half a minute
+    from rooflight.capture.run.asks import AsksForGpuError
     from rooflight.machine.hardware import kind_here
 
     here = device is None or device.lower() in HERE
@@ -77,21 +80,27 @@ def analyze_target(
     known = None if here else find_what_if(device, what_if, progress=progress)
     place = kind_here() if device is None else device.lower() if known is None else place_of(known)
     runs = place is not None and measured is not False
-    if isinstance(kind, UserFunction):
+    is_function = isinstance(kind, UserFunction)
+    if is_function:
         options.refuse(f"no effect on {target}: set it inside the function")
-        spec = known or find_what_if(device, what_if, progress=progress)
-        with _as_on(spec, place):
-            seen = _observe_function(target, inputs, runs, progress)
-    else:
-        as_here = options
-        if place == "cpu" and not options.dtype and not isinstance(kind, ProblemFile):
-            as_here = replace(options, dtype="float32")  # a CPU is not made for bfloat16
-        # what cannot be shows while the step is recorded without hardware, before half a minute of calibrating
+        known = known or find_what_if(device, what_if, progress=progress)
+    as_here = options
+    if place == "cpu" and not options.dtype and not isinstance(kind, UserFunction | ProblemFile):
+        as_here = replace(options, dtype="float32")  # a CPU is not made for bfloat16
+    try:
         with _as_on(known, place):
-            seen = record_without_hardware(target, as_here, progress)
-        spec = known or find_what_if(device, what_if, progress=progress)
-        if runs and place is not None:
-            seen = _observe_here(target, as_here, seen, spec, place, progress)
+            # what cannot be shows while the step is recorded without hardware, before half a minute of calibrating
+            seen = (
+                _observe_function(target, inputs, runs, progress)
+                if is_function
+                else record_without_hardware(target, as_here, progress)
+            )
+    except AsksForGpuError:
+        assert known is not None
+        seen = _record_elsewhere(target, options, inputs, known, progress)
+    spec = known or find_what_if(device, what_if, progress=progress)
+    if runs and place is not None and not is_function:
+        seen = _observe_here(target, as_here, seen, spec, place, progress)
     notes = [*seen.step.notes, *seen.notes]
     if measured and place is None:
         notes.append(f"Not measured: {spec.part_name} is another device than this machine's.")
@@ -101,11 +110,46 @@ def analyze_target(
     return analyze(replace(seen.session, environment=environment), spec, target=seen.step.description), notes
 
 
-def _as_on(device: DeviceSpec | None, place: str | None) -> AbstractContextManager[None]:
-    """Where a step is recorded for a GPU that is not here, it runs as on one."""
-    from rooflight.capture.record.autocast import as_on_gpu
+@contextmanager
+def _as_on(device: DeviceSpec | None, place: str | None) -> Iterator[None]:
+    """A step recorded for a GPU that is not here runs as on one. Raises AsksForGpuError where it asks for one."""
+    import torch
 
-    return as_on_gpu() if device is not None and device.kind == "cuda" and place is None else nullcontext()
+    from rooflight.capture.record.autocast import as_on_gpu
+    from rooflight.capture.run.asks import asking_for_gpu
+
+    elsewhere = device is not None and device.kind == "cuda" and place is None and not torch.cuda.is_available()
+    with as_on_gpu() if elsewhere else nullcontext(), asking_for_gpu() if elsewhere else nullcontext():
+        yield
+
+
+def _record_elsewhere(
+    target: str, options: RunOptions, inputs: str | None, device: DeviceSpec, progress: Progress
+) -> Observed:
+    """A step of the user's own code that asks for a GPU, on one that is not here."""
+    from rooflight.capture.run.elsewhere import Program
+    from rooflight.front.elsewhere import record_elsewhere
+    from rooflight.workloads import spread
+    from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError
+    from rooflight.workloads.steps import Step
+
+    progress(f"recording a step on {device.part_name}, which is not here: {target} asks for a GPU")
+    given = {"step": options.step or "forward", "inputs": inputs, "optimizer": options.optimizer}
+    words = [word for name, value in given.items() if value is not None for word in (f"--{name}", value)]
+    program = Program(target=spread.__name__, arguments=(target, *words), module=True, skip=0, only="function",
+                      named=f"{spread.__file__}:{spread.once.__name__}")  # fmt: skip
+    with TemporaryDirectory() as folder:
+        session = record_elsewhere(program, [device], Path(folder) / "step.session")
+    run = session.run
+    assert run is not None
+    about, *more = session.environment["target"].split("\n")
+    if not len(session) and run.exit_code:
+        raise (RunFailed if about.startswith(STEP_FAILED) else TargetError)(about)
+    assumed = [f"{each.what}: {each.answer} ({each.where}, {count_of(each.times, 'time')})" for each in run.assumed]
+    notes = (f"{target} asks for a GPU: recorded on a virtual one.", *assumed, *more[1:])
+    environment = {**session.environment, "model_class": more[0]}
+    return Observed(session=replace(session, run=None, environment=environment),
+                    step=Step(run=lambda: None, description=about), notes=notes)  # fmt: skip
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:

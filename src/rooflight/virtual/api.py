@@ -27,6 +27,14 @@ Given = Mapping[str, Any]
 Answer = Callable[[Given], Any]
 
 
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _yes(*_: Any) -> bool:
+    return True
+
+
 class Stream:
     """A stream in which nothing waits."""
 
@@ -38,14 +46,8 @@ class Stream:
         del device
         self.priority = priority
 
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        pass
-
     synchronize = wait_stream = wait_event = __exit__ = _nothing
-
-    def query(self) -> bool:
-        """All is done."""
-        return True
+    query = _yes
 
     def is_capturing(self) -> bool:
         """No graph is captured."""
@@ -70,15 +72,8 @@ class Event:
         del stream
         self._at = time.perf_counter()
 
-    def wait(self, stream: Any = None) -> None:
-        """Wait for nothing."""
-
-    def synchronize(self) -> None:
-        """Wait for nothing."""
-
-    def query(self) -> bool:
-        """It has passed."""
-        return True
+    wait = synchronize = _nothing
+    query = _yes
 
     def elapsed_time(self, end_event: Event) -> float:
         """Milliseconds of the host between two events."""
@@ -88,12 +83,7 @@ class Event:
 class CUDAGraph:
     """A graph that records nothing: what is captured ran, and is not run again."""
 
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
-    def _nothing(self, *_: Any, **__: Any) -> None:
-        pass
-
+    __init__ = _nothing
     capture_begin = capture_end = replay = reset = debug_dump = enable_debug_mode = _nothing
 
     def pool(self) -> tuple[int, int]:

@@ -75,8 +75,6 @@ class Child:
             for name, value in environment(wanted.gpus, wanted.nodes, wanted.rank).items():
                 os.environ.setdefault(name, value)
         os.environ.setdefault("WANDB_MODE", "disabled")
-        import torch
-
         from rooflight.capture.record.composites import route_composites
         from rooflight.capture.record.constants import know_fakes
         from rooflight.capture.run import hooks as run_hooks
@@ -97,7 +95,10 @@ class Child:
         )
         from rooflight.virtual.mode import VirtualMode
 
-        hooks.install(wanted.gpus)
+        try:
+            hooks.install(wanted.gpus)
+        except hooks.NoVirtualDeviceError as error:
+            sys.exit(f"rooflight: {error}")
         self.mode = VirtualMode(shapes.sized_by_values)
         api.install(self.mode, wanted.seen, wanted.gpus)
         copies.install()
@@ -115,20 +116,8 @@ class Child:
         run_hooks.install(self.finder)
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
-            mark_function(file, name, self._as_step)
+            mark_function(file, name, lambda: self.finder)
         self._watch()
-        del torch
-
-    def _as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.finder.function_begins()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.finder.function_ended()
-
-        return run
 
     def _watch(self) -> None:
         """End when the step is recorded; say how far the script is."""

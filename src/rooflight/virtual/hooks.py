@@ -3,15 +3,20 @@
 Autograd asks for a device guard for tensors on ``cuda``, and for the current stream of the accelerator. The registry of
 guards is exported, and torch fills an empty slot with a guard of its own that does nothing. The hooks are an object of
 ``CUDAHooksInterface``, whose methods all raise: it is given a copy of its table of methods in which those that autograd
-calls answer. Their places in the table are read from the headers that torch comes with.
+calls answer. Their places in the table are read from the headers that torch comes with, as many as the table has.
+Where that fails, a C++ compiler makes the table (``cuda.cpp``).
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CalledProcessError
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
@@ -33,18 +38,42 @@ class NoVirtualDeviceError(RuntimeError):
 
 def install(gpus: int) -> None:
     """Let C++ see ``gpus`` CUDA devices, for the rest of the process. Raises NoVirtualDeviceError where it cannot."""
-    try:
-        _install_guard()
-        _install_hooks(gpus)
-    except (AttributeError, OSError, ValueError) as error:
-        raise NoVirtualDeviceError(_unknown(str(error))) from error
-    found = torch.accelerator.current_accelerator()
-    if found is None or found.type != "cuda":
-        raise NoVirtualDeviceError(_unknown(f"torch sees {found} as its accelerator"))
+    failed = []
+    for way in WAYS:
+        try:
+            way(gpus)
+            found = torch.accelerator.current_accelerator()
+            if found is not None and found.type == "cuda":
+                return
+            failed.append(f"torch sees {found} as its accelerator")
+        except (AttributeError, OSError, ValueError, CalledProcessError) as error:
+            failed.append(str(error))
+    why = "; ".join(failed)
+    raise NoVirtualDeviceError(
+        f"torch {torch.__version__} cannot be shown a GPU that is not there ({why}): use torch 2.11 to 2.13 on Linux"
+    )
 
 
-def _unknown(why: str) -> str:
-    return f"torch {torch.__version__} cannot be shown a GPU that is not there ({why}): use torch 2.11 to 2.13 on Linux"
+def _by_hand(gpus: int) -> None:
+    _install_hooks(gpus)
+    _install_guard()
+
+
+def _compiled(gpus: int) -> None:
+    from torch.utils.cpp_extension import include_paths
+
+    libraries = Path(torch.__file__).parent / "lib"
+    with TemporaryDirectory() as folder:
+        made = Path(folder) / "cuda.so"
+        source, headers = Path(__file__).with_name("cuda.cpp"), [f"-I{each}" for each in include_paths()]
+        words = [os.environ.get("CXX", "c++"), "-std=c++20", "-shared", "-fPIC", "-w", *headers, str(source),
+                 "-o", str(made), f"-L{libraries}", "-ltorch_cpu", "-lc10"]  # fmt: skip
+        subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
+        show: Any = ctypes.CDLL(str(made)).show
+    show(gpus)
+
+
+WAYS = [_by_hand, _compiled]
 
 
 def _library(name: str) -> ctypes.CDLL:
@@ -66,6 +95,9 @@ def _install_hooks(gpus: int) -> None:
     library = _library("libtorch_cpu.so")
     names = [*_methods("AcceleratorHooksInterface"), *_methods("CUDAHooksInterface")]
     size = _BEFORE + _DESTRUCTORS + len(names)
+    there = _bytes_of(library, _TABLE) // ctypes.sizeof(ctypes.c_void_p)
+    if there != size:
+        raise ValueError(f"its headers name {size} methods, its library has {there}")
     table = (ctypes.c_void_p * size)(*(ctypes.c_void_p * size).in_dll(library, _TABLE))
     yes = _function(ctypes.c_bool, lambda _: True)
     first = _function(ctypes.c_int8, lambda _: 0)
@@ -92,6 +124,13 @@ def _install_hooks(gpus: int) -> None:
     ctypes.c_void_p.from_address(getter()).value = ctypes.addressof(table) + _BEFORE * ctypes.sizeof(ctypes.c_void_p)
 
 
+def _bytes_of(library: ctypes.CDLL, name: str) -> int:
+    """The size of an exported object, as the dynamic linker has it."""
+    address, facts, symbol = ctypes.c_void_p.in_dll(library, name), (ctypes.c_void_p * 4)(), ctypes.c_void_p()
+    ctypes.CDLL(None).dladdr1(ctypes.byref(address), facts, ctypes.byref(symbol), 1)  # RTLD_DL_SYMENT
+    return ctypes.c_uint64.from_address((symbol.value or 0) + 16).value  # st_size of Elf64_Sym
+
+
 def _function(result: Any, run: Callable[..., Any], *kinds: Any) -> int | None:
     """The address of a method, whose first argument is its object."""
     made = ctypes.CFUNCTYPE(result, ctypes.c_void_p, *kinds)(run)
@@ -102,7 +141,7 @@ def _function(result: Any, run: Callable[..., Any], *kinds: Any) -> int | None:
 def _methods(name: str) -> list[str]:
     """The virtual methods of a class of torch's, in their order, its destructor left out."""
     header = Path(torch.__file__).parent / "include" / "ATen" / "detail" / f"{name}.h"
-    text = header.read_text()
+    text = re.sub(r"#ifdef USE_ROCM.*?#endif", "", header.read_text(), flags=re.S)
     body = text[text.index(f"struct TORCH_API {name}") :]
     body = body[: body.index("\n};")]
     found = re.findall(r"virtual\s+[\w:&<>\s\*]*?[\s\*&](~?\w+)\s*\(", body)

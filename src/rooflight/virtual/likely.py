@@ -73,6 +73,11 @@ def _set(tensor: Any, found: Likely) -> None:
         tensor.__dict__[_HINT] = found
 
 
+def expect_share(tensor: Any, share: float) -> None:
+    """Note which share of a mask is true."""
+    _set(tensor, _with_share(share))
+
+
 def _choices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     place, default = _PLACES[name]
     dim = kwargs.get("dim", args[place] if place is not None and place < len(args) else default)

@@ -18,16 +18,16 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.capture.record.dispatch import is_composite
-from rooflight.virtual.likely import balanced, guess, likely_of
+from rooflight.virtual.likely import balanced, expect_share, guess, likely_of
 from rooflight.virtual.memory import Memory
 from rooflight.virtual.values import Answers, Values, covers, is_small
 
 _aten = torch.ops.aten
-_PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
@@ -130,7 +130,7 @@ class VirtualMode(TorchDispatchMode):
         self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for kind in types:
-            if kind not in _PLAIN and self.is_foreign(kind):
+            if kind not in PLAIN and self.is_foreign(kind):
                 return NotImplemented
         kwargs = kwargs or {}
         handler = HANDLERS.get(func)
@@ -139,7 +139,7 @@ class VirtualMode(TorchDispatchMode):
             if out is not NotImplemented:
                 return out
         if not isinstance(func, torch._ops.OpOverload):
-            given, named = self._as_fakes(args, kwargs)
+            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
             with self.fake:
                 return func(*given, **named)
         facts = self._facts.get(id(func))
@@ -197,7 +197,7 @@ class VirtualMode(TorchDispatchMode):
         """The result, and whether its shape is that of all such calls."""
         given, named = args, kwargs
         if any(not isinstance(each, FakeTensor) for each in tensors):
-            given, named = self._as_fakes(args, kwargs)
+            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
         try:
             with self.fake:
                 return func(*given, **named), True
@@ -221,17 +221,9 @@ class VirtualMode(TorchDispatchMode):
         """A fake tensor of the same strides on the same device."""
         if isinstance(tensor, FakeTensor):
             return tensor
-        if tensor.layout is not torch.strided or type(tensor) not in _PLAIN:
+        if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
             return self.fake.from_tensor(tensor, static_shapes=True)
         return self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
-
-    def _as_fakes(self, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-        def fake(value: Any) -> Any:
-            if isinstance(value, torch.Tensor):
-                return self.fake_of(value)
-            return type(value)(map(fake, value)) if type(value) in (list, tuple) else value
-
-        return tuple(map(fake, args)), {name: fake(value) for name, value in kwargs.items()}
 
     def _new(self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         with torch._C._DisableTorchDispatch():
@@ -323,11 +315,15 @@ class VirtualMode(TorchDispatchMode):
         guess(facts.name, args, kwargs, tensors, out, view=facts.view)
 
     def _decide(self, decides: bool, tensors: list[torch.Tensor], out: torch.Tensor) -> None:
-        """Of a logic one known operand may decide alone: True of an "or" of truths, 0 of any "and"."""
+        """Of a logic one known operand may decide alone: True of an "or" of truths, 0 of any "and". Of others the share
+        that is true is known.
+        """
         for each in tensors if out.dtype is torch.bool or not decides else ():
             known = self.values.of(each) if isinstance(each, FakeTensor) else each
             if known is not None and bool((known.bool() == decides).all()):
                 self.values.hold(out, known.expand(out.shape))
+            elif known is not None and known.dtype is torch.bool:
+                expect_share(each, float(known.float().mean()))
 
     def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
         values = self.values
@@ -344,18 +340,9 @@ class VirtualMode(TorchDispatchMode):
     def _run_known(
         self, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor], results: list[torch.Tensor]
     ) -> bool:
-        values = self.values
-
-        def real(value: Any) -> Any:
-            if isinstance(value, FakeTensor):
-                return values.of(value)
-            if isinstance(value, torch.device):
-                return torch.device("cpu")
-            return type(value)(map(real, value)) if type(value) in (list, tuple) else value
-
         try:
-            found = func(*map(real, args), **{name: real(value) for name, value in kwargs.items()})
-        except (RuntimeError, NotImplementedError, IndexError, TypeError, ValueError):
+            found = self.of_known(func, args, kwargs)
+        except (RuntimeError, LookupError, TypeError, ValueError):
             return False
         if written:
             return True
@@ -364,8 +351,22 @@ class VirtualMode(TorchDispatchMode):
             return False
         for fake, each in zip(results, made, strict=True):
             if covers(fake):
-                values.hold(fake, each)
+                self.values.hold(fake, each)
         return True
+
+    def of_known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op makes of known values, on the CPU. Raises KeyError where one is not known."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            found = self.values.of(value) if isinstance(value, FakeTensor) else value
+            if found is None and value is not None:
+                raise KeyError
+            return found
+
+        given, named = tree_map(real, (args, kwargs))
+        return func(*given, **named)
 
     def value_of(self, tensor: torch.Tensor) -> Any:
         """The one number that a fake tensor holds, or what is assumed of it."""
@@ -390,7 +391,9 @@ class VirtualMode(TorchDispatchMode):
         known = self.values.of(tensor)
         if known is not None:
             return known.clone()
-        total = likely_of(tensor).total
+        _, share, _, total = likely_of(tensor)
+        if share is not None and tensor.dtype is torch.bool:
+            return balanced(self.chosen_of(tensor), tensor.shape, torch.bool)
         if total is not None:
             self.answers.note("counts of the device", f"{round(total):,} in all: balanced")
             return balanced(total, tensor.shape, tensor.dtype)

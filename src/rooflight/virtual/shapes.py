@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 from rooflight.virtual.likely import likely_of
 from rooflight.virtual.mode import VirtualMode
@@ -14,14 +17,20 @@ from rooflight.virtual.mode import VirtualMode
 
 def sized_by_values(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an op whose shape depends on values. Raises RuntimeError for an op that is not known here."""
-    known = _run_known(mode, func, args, kwargs)
-    if known is not None:
-        return known
+    with suppress(KeyError):
+        return tree_map_only(torch.Tensor, partial(_held, mode, args[0].device), mode.of_known(func, args, kwargs))
     make = _MAKERS.get(func._schema.name.split("::")[-1])
     if make is None:
         raise RuntimeError(f"what {func} makes depends on values that only a GPU would have")
     with mode.fake:
         return make(mode, func, args, kwargs)
+
+
+def _held(mode: VirtualMode, device: torch.device, value: torch.Tensor) -> torch.Tensor:
+    with mode.fake:
+        made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
+    mode.values.hold(made, value)
+    return made
 
 
 def _integers(like: torch.Tensor, *shape: int) -> torch.Tensor:
@@ -92,29 +101,3 @@ _MAKERS: Final[dict[str, Callable[[VirtualMode, Any, Any, Any], Any]]] = {
     "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount,
     "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
 }  # fmt: skip
-
-
-def _run_known(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result where all inputs are known: fake, with its values."""
-
-    def real(value: Any) -> Any:
-        if isinstance(value, FakeTensor):
-            found = mode.values.of(value)
-            if found is None:
-                raise KeyError
-            return found
-        return type(value)(map(real, value)) if type(value) in (list, tuple) else value
-
-    def fake(value: Any) -> Any:
-        if not isinstance(value, torch.Tensor):
-            return type(value)(map(fake, value)) if type(value) in (list, tuple) else value
-        with mode.fake:
-            made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=args[0].device)
-        mode.values.hold(made, value)
-        return made
-
-    try:
-        found = func(*map(real, args), **{name: real(value) for name, value in kwargs.items()})
-    except KeyError:
-        return None
-    return fake(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import sys
 import threading
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
 from rooflight.capture.run.hooks import WhenImported
-from rooflight.virtual.mode import VirtualMode
+from rooflight.virtual.mode import PLAIN, VirtualMode
 
 
 def install(mode: VirtualMode) -> None:
@@ -30,6 +29,7 @@ def install(mode: VirtualMode) -> None:
         kinds.append(FakeTensor)  # optimizers take them together, as on the device
     _leave_to_python(mode)
     _give_addresses(mode)
+    _copy_storages()
     _make_parameters_fake(mode)
     _follow_data()
     _move_modules()
@@ -98,8 +98,6 @@ def _give_addresses(mode: VirtualMode) -> None:
     def address(self: torch.Tensor) -> int:
         if not isinstance(self, FakeTensor):
             return int(at(self))
-        if sys._getframe(1).f_code is copied.__code__:  # which clones what lies nowhere
-            return 0
         mode.answers.note("an address of the device", "one that only tells tensors apart")
         return first(self.untyped_storage()) + int(self.storage_offset()) * self.element_size()
 
@@ -107,8 +105,30 @@ def _give_addresses(mode: VirtualMode) -> None:
         return int(storage._cdata << 5 if storage.device.type == "meta" else begin(storage))
 
     storages: Any = torch.UntypedStorage
-    at, begin, copied = tensor.data_ptr, storages.data_ptr, inspect.unwrap(tensor.__deepcopy__)
+    at, begin = tensor.data_ptr, storages.data_ptr
     tensor.data_ptr, storages.data_ptr = address, first
+
+
+def _copy_storages() -> None:
+    """What is copied together shares its copies as it shares storages; torch would do so with addresses alone."""
+    tensor: Any = torch.Tensor
+    copied = tensor.__deepcopy__
+
+    @wraps(copied)
+    def run(self: torch.Tensor, memo: dict[Any, Any]) -> Any:
+        if type(self) is not FakeTensor or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
+            return copied(self, memo)
+        storage = self.untyped_storage()
+        key = "storage", storage._cdata, self.dtype
+        with torch.no_grad():
+            if key not in memo:
+                size = (storage.nbytes() // self.element_size(),)
+                memo[key] = self.as_strided(size, (1,), 0).clone()
+            made = memo[id(self)] = memo[key].as_strided(self.shape, self.stride(), self.storage_offset())
+        made.grad = copy.deepcopy(self.grad, memo)
+        return made.requires_grad_(self.requires_grad)
+
+    tensor.__deepcopy__ = run
 
 
 def _make_parameters_fake(mode: VirtualMode) -> None:
@@ -131,7 +151,7 @@ def _move_modules() -> None:
 
     def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         mine = [*self._parameters.values(), *self._buffers.values()]
-        if any(each is not None and type(each) not in _PLAIN for each in mine):
+        if any(each is not None and type(each) not in PLAIN for each in mine):
             moved: nn.Module = apply(self, fn, recurse)
             return moved
         if recurse:
@@ -146,9 +166,6 @@ def _move_modules() -> None:
         return self
 
     module._apply = _apply
-
-
-_PLAIN = (torch.Tensor, nn.Parameter, FakeTensor, nn.Buffer)
 
 
 def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> nn.Parameter:

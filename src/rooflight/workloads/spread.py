@@ -1,8 +1,9 @@
-"""A step of a preset or config on several GPUs, as a program: ``python -m rooflight.workloads.spread TARGET OPTIONS``.
+"""A step as a program: ``python -m rooflight.workloads.spread TARGET OPTIONS``, as ``rooflight analyze`` runs it where
+the GPUs are not. That of the user's own code is ``once``.
 
-It is plain torch: ``DistributedDataParallel``, ``fully_shard`` over the blocks, ``parallelize_module`` by the plan that
-transformers has for the model, autocast with float32 masters. It runs under torchrun, and by ``rooflight analyze
---parallel`` on GPUs that are not there.
+A preset or config on several GPUs is plain torch, which runs under torchrun too: ``DistributedDataParallel``,
+``fully_shard`` over the blocks, ``parallelize_module`` by the plan that transformers has for the model, autocast with
+float32 masters.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from math import prod
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
 
 WAYS: Final = ("ddp", "fsdp", "tp")
 DESCRIPTION: Final = "ROOFLIGHT_STEP"
-"""The variable of the environment that says what the step is, for who records it."""
+"""The variable of the environment that says what the step is, for who records it; of the user's own also its model's
+class and notes, a line each, or why it failed.
+"""
 _STEPS: Final = 4
 _STYLES: Final = {"colwise": "ColwiseParallel", "rowwise": "RowwiseParallel"}
 
@@ -75,7 +79,7 @@ def main() -> None:
     import torch
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("target", help="preset, or a config.json")
+    parser.add_argument("target", help="preset, config.json, train.py:function, or problem.py")
     parser.add_argument("--step", default="train")
     parser.add_argument("--batch", type=int, help="sequences of each rank's share of the data")
     parser.add_argument("--seq", type=int)
@@ -84,10 +88,15 @@ def main() -> None:
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--mixed", action="store_true", help="float32 masters, bfloat16 products by autocast")
     parser.add_argument("--parallel", default="", help="ddp, fsdp, tp=8, fsdp=4,tp=2")
+    parser.add_argument("--inputs", help="function of the file that makes the inputs of its function")
     given = parser.parse_args()
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     from rooflight.workloads.build import quiet_transformers
+    from rooflight.workloads.targets import ProblemFile, UserFunction, find_target
 
+    if isinstance(kind := find_target(given.target), UserFunction | ProblemFile):
+        _run_own(given, {"step": given.step, "device": "cuda"} if isinstance(kind, ProblemFile) else {})
+        return
     with quiet_transformers():
         try:
             step = _made(given)
@@ -95,6 +104,27 @@ def main() -> None:
             sys.exit(f"rooflight: {error}")
         for _ in range(_STEPS):
             step()
+
+
+def _run_own(given: argparse.Namespace, options: dict[str, Any]) -> None:
+    from rooflight.workloads.errors import RunFailed
+    from rooflight.workloads.targets import open_target
+    from rooflight.workloads.user_code import refuse_pending
+
+    try:
+        step = open_target(given.target, inputs=given.inputs, optimizer=given.optimizer, **options)
+        if not step.has_run:
+            refuse_pending(step.run(), given.target)
+        os.environ[DESCRIPTION] = "\n".join((step.description, step.model_class, *step.notes))
+        once(step.run)
+    except (TargetError, RunFailed) as error:
+        os.environ[DESCRIPTION] = str(error)
+        sys.exit(1)
+
+
+def once(step: Callable[[], Any]) -> None:
+    """The step that is recorded."""
+    step()
 
 
 def _made(given: argparse.Namespace) -> Any:

@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from functools import wraps
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
@@ -56,12 +57,27 @@ class _Script(SourceFileLoader):
 _marked: tuple[str, list[str]] | None = None
 
 
-def mark_function(file: str, name: str, mark: Callable[[Any], Any]) -> None:
-    """Let ``mark`` decorate the function ``name`` (``Class.method`` too) of ``file`` when that is loaded. Lines stay
-    where they are.
+def mark_function(file: str, name: str, finder_of: Callable[[], Any]) -> None:
+    """Let each call of the function ``name`` (``Class.method`` too) of ``file``, once that is loaded, be a step of the
+    ``StepFinder`` that is there by then. Lines stay where they are.
     """
     global _marked
-    setattr(builtins, _MARK, mark)
+
+    def as_step(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            finder = finder_of()
+            if finder is None:
+                return function(*args, **kwargs)
+            finder.function_begins()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                finder.function_ended()
+
+        return run
+
+    setattr(builtins, _MARK, as_step)
     path, load = os.path.realpath(file), SourceFileLoader.get_code
     _marked = path, name.split(".")
 

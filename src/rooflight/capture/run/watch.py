@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from functools import wraps
 from typing import Any, Final
 
 from rooflight.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
@@ -38,7 +37,7 @@ class Watch:
         sys.meta_path.insert(0, WhenImported(ELASTIC, lambda: follow_launched(watched)))
         if watched.only is StepKind.FUNCTION:
             file, _, name = watched.named.rpartition(":")
-            mark_function(file, name, self.as_step)
+            mark_function(file, name, lambda: self.finder)
         atexit.register(self.end)
         before_exit(self._leaves)
         self._forget_signal = before_terminated(self._leaves)
@@ -56,21 +55,6 @@ class Watch:
             follow_spawned(watched)
         except Exception as error:  # of a torch that has other names: the script is to run all the same
             self.broken = f"{type(error).__name__}: {error}"
-
-    def as_step(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, each call of which is a step."""
-
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if self.finder is None:
-                return function(*args, **kwargs)
-            self.finder.function_begins()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                self.finder.function_ended()
-
-        return run
 
     def run(self, script: Callable[[], None]) -> None:
         """Run the script, and take note of how it ends."""
