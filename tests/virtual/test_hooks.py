@@ -45,4 +45,4 @@ def test_where_neither_works_it_says_why(tmp_path):
     assert found.returncode == 1
     (said,) = found.stderr.splitlines()
     assert "cannot be shown a GPU that is not there (its headers name" in said
-    assert said.endswith("'/nowhere/g++'): use torch 2.11 to 2.13 on Linux")
+    assert said.endswith("'/nowhere/g++'): use torch 2.11 to 2.14 on Linux")

@@ -50,7 +50,7 @@ def install(gpus: int) -> None:
             failed.append(str(error))
     why = "; ".join(failed)
     raise NoVirtualDeviceError(
-        f"torch {torch.__version__} cannot be shown a GPU that is not there ({why}): use torch 2.11 to 2.13 on Linux"
+        f"torch {torch.__version__} cannot be shown a GPU that is not there ({why}): use torch 2.11 to 2.14 on Linux"
     )
 
 
