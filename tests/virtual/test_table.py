@@ -30,6 +30,8 @@ def test_a_function_exists(path):
 def test_it_takes_what_torchs_takes(path):
     """All its parameters, or those that must be given: the others have torch's defaults. With another one it fails."""
     owner, name = api._owner_of(path)
+    if inspect.isbuiltin(getattr(owner, name)):
+        pytest.skip("written in C, in a build with CUDA")
     made = api.answering(getattr(owner, name), dict)
     parameters = inspect.signature(getattr(owner, name)).parameters
     named = {each: value for each, value in parameters.items() if not value.kind.name.startswith("VAR")}

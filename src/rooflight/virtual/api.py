@@ -85,6 +85,7 @@ class CUDAGraph:
 
     __init__ = _nothing
     capture_begin = capture_end = replay = reset = debug_dump = enable_debug_mode = _nothing
+    register_generator_state = _nothing
 
     def pool(self) -> tuple[int, int]:
         """The first pool."""
