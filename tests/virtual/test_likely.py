@@ -47,6 +47,8 @@ whole = torch.zeros(4, device=d)
 copied, part = copy.deepcopy([whole, whole[2:]])
 copied[3] = 5
 found["copied together"] = [part.tolist(), whole.tolist(), copied.requires_grad]
+halves = torch.nn.parallel.data_parallel(torch.nn.Linear(8, 3).cuda(), logits, device_ids=[0, 1])
+found["of two devices"] = list(halves.shape)
 found["all"] = bool(torch.isfinite(logits).all())
 first.zero_()
 found["zeroed"] = (first == 1).nonzero().numel()
@@ -128,6 +130,7 @@ EXPECTED = {
     "unknown and valid": 48,
     "written on the host": [8, 64],
     "copied together": [[0, 5], [0, 0, 0, 0], False],
+    "of two devices": [64, 3],
     "all": True,
     "zeroed": 0,  # known
     "tokens": 4,

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from rooflight.capture.run.callers import calling_line
 from rooflight.capture.run.hooks import WhenImported
-from rooflight.virtual.api import everywhere, replace_functions
+from rooflight.virtual.api import Given, everywhere, replace_functions
 from rooflight.virtual.mode import HANDLERS, VirtualMode
 
 
@@ -128,7 +128,13 @@ def _several_devices(mode: VirtualMode) -> None:
         out = self.module(*part(inputs, count), **part(kwargs, count))
         return tree_map_only(torch.Tensor, lambda each: together(each.reshape(each.shape or 1), count, self.dim), out)
 
+    def at_once(given: Given) -> Any:
+        inputs = given["inputs"]
+        parallel = kind(given["module"], given["device_ids"], given["output_device"], given["dim"])
+        return parallel(*(inputs if isinstance(inputs, tuple) else (inputs,)), **given["module_kwargs"] or {})
+
     kind.forward = forward
+    replace_functions({"torch.nn.parallel.data_parallel": at_once})
 
 
 def _know_what_is_exchanged(mode: VirtualMode) -> None:
