@@ -53,4 +53,5 @@ def test_a_class_has_what_torchs_has(made, own):
     assert here - set(dir(made)) <= {
         "from_ipc_handle", "ipc_handle", "native_handle", "raw_cuda_graph", "raw_cuda_graph_exec", "instantiate",
         "get_graph_data", "event_id", "cuda_event", "device", "priority_range",
+        "begin_capture_to_if_node", "end_capture_to_conditional_node", "get_currently_capturing_graph",
     }  # fmt: skip
