@@ -141,7 +141,7 @@ def test_a_training_script(script, tmp_path, monkeypatch):
     assert step["begins"] == "the first call of Sequential with gradients on"
     between = {each["name"]: each["seconds"] for each in run["between"]}
     assert between["loader"] > 0.02  # four times 5 ms, every step
-    assert between["loader"] > 5 * between["evaluation"] > 0
+    assert between["loader"] > 2 * between["evaluation"] > 0
     assert ended.document["totals"]["measured_s"] is not None
     assert rl.load(tmp_path / "run.session").run.step.count == 12
     assert "A step is one call of AdamW.step (12 of them, train.py:23)." in " ".join(ended.err.split())
