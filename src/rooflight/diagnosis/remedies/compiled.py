@@ -71,7 +71,7 @@ def _brought(facts: Facts, analysis: Analysis) -> tuple[Gain, tuple[float, ...]]
     """What compiling is predicted to bring, and seconds of the step that it saves: the best, the low and the high."""
     of, gain = facts.of, predicted_gain(analysis)
     share = min(1.0, (of.device_total_s + of.host_total_s) / of.step_s) if of.on_cpu else 1.0
-    most_s = of.step_s * share if of.on_cpu else _at_most(of, gain.work)
+    most_s = of.step_s * share if of.on_cpu or gain.of_networks else _at_most(of, gain.work)
     speedups = (gain.steady_speedup, gain.speedup_low, gain.speedup_high)
     return gain, tuple(min(most_s, max(0.0, of.step_s * share * (1 - 1 / each))) for each in speedups)
 

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 
 from rooflight.costs.cost import Uncosted
+from rooflight.prediction.gain.half import gain_in_half
 from rooflight.prediction.gain.kernels import CompiledWork, Kind, compiled_work
 from rooflight.prediction.gain.walls import (
     FRESH_PAGE_S,
@@ -188,8 +189,8 @@ def compile_s(work: CompiledWork, mode: str, *, on_cpu: bool) -> float:
 _MOST_TYPICAL: Final = 0.5
 
 
-def doubts_of(analysis: Analysis, work: CompiledWork, mode: str) -> Iterator[str]:
-    """Sentences without a full stop; none where the step is like those that were measured."""
+def doubts_of(analysis: Analysis, work: CompiledWork, mode: str, *, of_half: bool = False) -> Iterator[str]:
+    """Sentences without a full stop; none where the step is like those that were measured, ``of_half`` in 16 bits."""
     session, device = analysis.session, analysis.device
     costs = zip(session.signatures, analysis.costs, strict=True)
     uncosted = [op.name for op, cost in costs if isinstance(cost, Uncosted)]
@@ -210,7 +211,7 @@ def doubts_of(analysis: Analysis, work: CompiledWork, mode: str) -> Iterator[str
     if predicted is not None and predicted.time_s and predicted.typical_s > _MOST_TYPICAL * predicted.time_s:
         share = percent(predicted.typical_s / predicted.time_s)
         yield f"no measured op is like those of {share} of the device time"
-    if _is_in_16_bits(analysis):
+    if _is_in_16_bits(analysis) and not of_half:
         yield "compiled programs were measured in float32 alone"
 
 
@@ -238,7 +239,8 @@ class Gain:
     """A step in a ``mode`` of torch.compile, predicted: seconds of a steady iteration eager and compiled, and what
     compiling costs from an empty cache. The speed-up lies nine times in ten between ``speedup_low`` and
     ``speedup_high``. ``eager`` and ``compiled`` have the physics behind both times, which measured programs then
-    correct; ``work`` has the kernels. ``doubts``: why the model may say nothing of this step.
+    correct; ``work`` has the kernels. ``doubts``: why the model may say nothing of this step. ``of_networks``: the
+    speed-up is that of whole networks which were measured (``half.py``), whatever the physics says.
     """
 
     mode: str
@@ -251,6 +253,7 @@ class Gain:
     compiled: Walls
     work: CompiledWork
     doubts: tuple[str, ...] = ()
+    of_networks: bool = False
 
     @property
     def steady_speedup(self) -> float:
@@ -301,7 +304,8 @@ def predicted_gain(
     (``rooflight.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
 
     The learned correction is of forward passes in float32: of a step that trains half of it is taken (as a logarithm),
-    and a third where it has 16 bits: of timm's networks under autocast the physical gain alone is less far off.
+    and a third where it has 16 bits. Forward passes in 16 bits on GPUs like an RTX 4090 have multiples of bounds in its
+    place (``half.py``).
 
     Raises ValueError for another mode than those of ``MODES``, and for an analysis for a GPU without predicted times.
     """
@@ -320,7 +324,9 @@ def predicted_gain(
         best = learned[0] ** (1 / 3 if _is_in_16_bits(analysis) else 1 / 2 if _is_trained(analysis) else 1)
         factors = best, best * learned[1] / learned[0], best * learned[2] / learned[0]
     most = most_speedup(analysis, eager)
-    best, low, high = (min(most, factor * eager.wall_s / compiled.wall_s) for factor in factors)
+    half = None if on_cpu or mode != "default" else gain_in_half(analysis, eager.host_s)
+    found = half or [factor * eager.wall_s / compiled.wall_s for factor in factors]
+    best, low, high = (min(most, each) for each in found)
     return Gain(
         mode=mode,
         eager_s=eager.wall_s,
@@ -331,7 +337,8 @@ def predicted_gain(
         eager=eager,
         compiled=compiled,
         work=work,
-        doubts=tuple(doubts_of(analysis, work, mode)),
+        doubts=tuple(doubts_of(analysis, work, mode, of_half=half is not None)),
+        of_networks=half is not None,
     )
 
 

@@ -25,6 +25,7 @@ from rooflight.records.session import STOOD, Flags, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.fusion.graph import Region
+from rooflight.roofline.fusion.regions import Fusion
 from rooflight.roofline.host import SYNCS, crosses
 
 
@@ -131,9 +132,11 @@ class CompiledWork:
         return sum(launch.bytes_moved for launch in self.launches)
 
 
-def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | None = None) -> CompiledWork:
+def compiled_work(
+    analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | None = None, *, fusion: Fusion | None = None
+) -> CompiledWork:
     """What Inductor makes of a step whose counted ops take ``seconds`` [ops] eagerly, on the device, and
-    ``arithmetic_s`` [ops] in a generated kernel without what it moves.
+    ``arithmetic_s`` [ops] in a generated kernel without what it moves. ``fusion`` is the analysis' by default.
     """
     session = analysis.session
     places = {record: place for place, record in enumerate(np.flatnonzero(session.counted).tolist())}
@@ -143,7 +146,7 @@ def compiled_work(analysis: Analysis, seconds: Float64, arithmetic_s: Float64 | 
     launches: list[Launch] = []
     maker = _Maker(analysis, kinds, places, seconds, np.zeros_like(seconds) if arithmetic_s is None else arithmetic_s)
     stored: set[int] = set()
-    for region in analysis.fusion.regions:
+    for region in (fusion or analysis.fusion).regions:
         inside = [record for record in region.records if not eager[places[record]]]
         for record in inside:
             op_s[maker.kind(record)] += float(seconds[places[record]])

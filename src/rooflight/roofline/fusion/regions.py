@@ -311,15 +311,17 @@ class Fusion:
 
 
 @undisturbed()
-def fuse(session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
-    """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures."""
+def fuse(session: Session, costs: Sequence[OpCost | Uncosted], *, whole: bool = False) -> Fusion:
+    """The regions of a session's counted ops but the unused ones. ``costs`` go with its signatures. ``whole``: each op
+    computes all of its results, as today's compilers have it, whatever part of them is read.
+    """
     fusions = [op_fusion_of(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
     if not len(session.columns.read_ids) and not len(session.columns.written_ids):
         calls = session.counted & ~unused_calls(session, costs)
         runs = np.array([fusion is not None for fusion in fusions], dtype=np.bool_)[session.columns.signature]
         return Fusion(regions=Alone(np.flatnonzero(calls & runs)), bytes_in=0, bytes_out=0)
-    apart = _fused_apart(session, costs, fusions)
-    return _reading(_fused(session, costs, fusions)) if apart is None else apart
+    apart = None if whole else _fused_apart(session, costs, fusions)
+    return _reading(_fused(session, costs, fusions, whole=whole)) if apart is None else apart
 
 
 def _reading(found: Fusion, nbytes: int | None = None) -> Fusion:
@@ -356,11 +358,13 @@ def _fused_apart(
     return _reading(Fusion(regions=regions, work=work, stood_by_kind=by_kind, **whole), nbytes)
 
 
-def _fused(session: Session, costs: Sequence[OpCost | Uncosted], fusions: Sequence[OpFusion | None]) -> Fusion:
+def _fused(
+    session: Session, costs: Sequence[OpCost | Uncosted], fusions: Sequence[OpFusion | None], *, whole: bool = False
+) -> Fusion:
     """``fuse``, but that bytes from before the step may be more than its regions read."""
     calls = session.counted & ~unused_calls(session, costs)
     partial = partial_touches(session)
-    narrowed = narrowed_calls(session, fusions, costs, calls, partial)
+    narrowed = {} if whole else narrowed_calls(session, fusions, costs, calls, partial)
     masked = masked_attention(session, fusions, calls)
     narrowed = masked.narrowing(narrowed, session, fusions, partial)
     work = {record: less.work for record, less in narrowed.items() if less.work < 1}
