@@ -21,7 +21,7 @@ from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
-from rooflight.records.timeline import HostLine, Idle, Timeline, Within
+from rooflight.records.timeline import HostLine, Idle, IdleCause, Timeline, Within
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.distinct import distinct
@@ -248,6 +248,12 @@ class Evidence:
             return None
         mine = [step.idle for step in self.timeline.steps if step.in_session and step.idle is not None]
         return mine[0] if mine else self.timeline.idle
+
+    def mostly_in(self, cause: IdleCause) -> str:
+        """In which op, call or line of the program a trace's idle time of a cause was longest: ``, mostly in …``."""
+        details = self.timeline.idle_details if self.timeline is not None else ()
+        where = next((each.where for each in details if each.cause is cause), "")
+        return f", mostly in {where}" if where else ""
 
     @cached_property
     def late_s(self) -> float:

@@ -36,6 +36,7 @@ class IdleCause(StrEnum):
     DRIVER = "driver"
     PROFILER = "profiler"
     LAUNCH = "launch"
+    QUEUED = "queued"
     UNKNOWN = "unknown"
 
     @property
@@ -67,8 +68,9 @@ class Idle:
     device (a sync, ``.item()``, a blocking copy), until its next launch; ``pageable_copy_s`` the same of a copy from
     pageable memory; ``data_loader_s`` it fetched a batch; ``rank_s`` it waited for another rank in a collective of
     the host; ``driver_s`` it was in a call of the driver that is no launch (allocation, loading of kernels, contexts);
-    ``profiler_s`` the profiler worked. ``launch_s``: work was queued, and had not begun. ``unknown_s``: the launch of
-    the work that ended it is not in the trace.
+    ``profiler_s`` the profiler worked. ``launch_s``: work was launched while the device was idle, and had not begun.
+    ``queued_s``: it had been queued before that, so that no launch held it up. ``unknown_s``: the launch of the work
+    that ended it is not in the trace.
     """
 
     host_late_s: float = 0.0
@@ -79,6 +81,7 @@ class Idle:
     driver_s: float = 0.0
     profiler_s: float = 0.0
     launch_s: float = 0.0
+    queued_s: float = 0.0
     unknown_s: float = 0.0
 
     @property

@@ -27,7 +27,8 @@ _CAUSES: Final[Mapping[IdleCause, tuple[str, str]]] = {
         "the host was in the driver, which allocated memory or loaded kernels",
     ),
     IdleCause.PROFILER: ("the profiler", "the profiler worked"),
-    IdleCause.LAUNCH: ("work queued, not begun", "queued work had not begun"),
+    IdleCause.LAUNCH: ("launched late, not begun", "work launched late had not begun"),
+    IdleCause.QUEUED: ("queued before, not begun", "the device turned to the next piece of queued work"),
     IdleCause.UNKNOWN: ("unknown: no launch in the trace", "launches before the trace are unknown"),
 }
 """A cause of idle time in words, and as the end of "because"."""

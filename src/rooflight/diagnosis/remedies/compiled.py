@@ -13,7 +13,7 @@ from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.kernels import CONVOLUTIONS, CompiledWork
 from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
-from rooflight.records.timeline import Within
+from rooflight.records.timeline import IdleCause, Within
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.findings import Regime
 
@@ -107,6 +107,7 @@ def graphs(facts: Facts) -> Iterable[Draft]:
     if launches is not None and launches.graphs:
         return
     text = f"the device waits for launches {percent(of.late_s / max(of.step_s, 1e-12))} of the step"
+    text += of.mostly_in(IdleCause.HOST)
     # a graph is one launch in the place of many; where its host reads a result, there must be several graphs
     many = 1 - 1 / max(1.0, float(of.analysis.queue.launches.sum()))
     graphs = 1 + int(of.syncs.sum())

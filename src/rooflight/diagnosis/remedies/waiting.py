@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import WAITS
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import HostLine, Within
+from rooflight.records.timeline import HostLine, IdleCause, Within
 from rooflight.roofline.findings import Regime
 
 LOADER: Final = Remedy(
@@ -87,6 +87,7 @@ def loader(facts: Facts) -> Iterable[Draft]:
     if of.idle is not None and of.idle.data_loader_s:
         lost_s, waits = of.idle.data_loader_s, True
         text = f"the device is idle for {Quantity(lost_s, 's')} while the host fetches a batch"
+        text += of.mostly_in(IdleCause.DATA_LOADER)
     rest_s = max(0.0, whole_s - lost_s)
     # workers share what sleeps; what computes needs cores that the step leaves free
     gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s) if known else min(lost_s, rest_s)
@@ -123,12 +124,12 @@ def of_a_trace(facts: Facts) -> Iterable[Draft]:
     idle = facts.of.idle
     if idle is None:
         return
-    for remedy, regime, lost_s in (
-        (PAGEABLE, Regime.IDLE, idle.pageable_copy_s),
-        (RANK, Regime.COMMUNICATION, idle.rank_s),
-        (DRIVER, Regime.IDLE, idle.driver_s),
+    for remedy, regime, lost_s, cause in (
+        (PAGEABLE, Regime.IDLE, idle.pageable_copy_s, IdleCause.PAGEABLE_COPY),
+        (RANK, Regime.COMMUNICATION, idle.rank_s, IdleCause.RANK),
+        (DRIVER, Regime.IDLE, idle.driver_s, IdleCause.DRIVER),
     ):
-        text = f"the device is idle for {Quantity(lost_s, 's')}"
+        text = f"the device is idle for {Quantity(lost_s, 's')}{facts.of.mostly_in(cause)}"
         yield from facts.waiting(remedy, regime, lost_s, 0.9 * lost_s, text, 0.4)
 
 
@@ -146,6 +147,7 @@ def syncs(facts: Facts) -> Iterable[Draft]:
     count = int(of.syncs.sum())
     if of.idle is not None:
         text = f"the device is idle for {Quantity(of.idle.sync_s, 's')} after the host had waited for it"
+        text += of.mostly_in(IdleCause.SYNC)
         yield from facts.waiting(SYNC, Regime.OVERHEAD, of.idle.sync_s, 0.7 * of.idle.sync_s, text, 0.2)
     elif not of.on_cpu and count:
         queue, host = of.analysis.queue, of.analysis.host

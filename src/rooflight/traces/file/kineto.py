@@ -18,6 +18,7 @@ from rooflight.traces.file.trace import (
     TraceBuilder,
     WorkKind,
     is_loader,
+    own_line,
 )
 
 _HOST_OPS: Final = ("cpu_op", "Operator")
@@ -70,7 +71,8 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
                 left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
             continue
         category, name, args = event.cat, event.name, event.args
-        if category == "python_function" and not (name.startswith(MODULE) or is_loader(name)):
+        is_line = category == "python_function" and not (name.startswith(MODULE) or is_loader(name))
+        if is_line and not own_line(name):
             continue
         name = shortened(name)
         began, duration = event.ts, event.dur
@@ -80,7 +82,9 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
         whole = int(began)  # times since 1970 have too many digits to be multiplied as floats
         start = whole * 1000 + round((began - whole) * 1e3)
         stop = start + round(duration * 1e3)
-        if category in _HOST_OPS and not name.startswith(_OLD_ANNOTATIONS):
+        if is_line:
+            builder.lines.add(start, stop, threads[event.pid, _thread(event.tid)], names[name])
+        elif category in _HOST_OPS and not name.startswith(_OLD_ANNOTATIONS):
             builder.ops.add(start, stop, threads[event.pid, _thread(event.tid)], names[name], *_op(builder, event))
         elif (kind := _WORK.get(category or "")) is not None:
             _add_work(builder, event, (start, stop, names[name], kind))

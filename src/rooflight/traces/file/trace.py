@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +24,9 @@ MODULE: Final = "nn.Module: "
 
 COLLECTIVE: Final = "record_param_comms"
 """The host event that describes a collective: its tensors, dtype and group."""
+
+_FRAME: Final = re.compile(r"^(?!torch/|<)(?P<file>[^()]*?(?P<name>\w+)\.py)\((?P<line>\d+)\): (?P<function>.+)")
+"""A Python frame of a file that is not torch's."""
 
 LOADER_FRAME: Final = "torch/utils/data/dataloader.py("
 """What names of Python frames of the data loader have."""
@@ -155,6 +159,7 @@ class Trace:
     ranges: Ranges
     work: Work
     overhead: Spans
+    lines: Spans
     events: int
     left_out: Mapping[str, int]
     odd: int = 0
@@ -202,6 +207,16 @@ def is_loader(name: str) -> bool:
     return name.startswith("enumerate(DataLoader)") or (
         LOADER_FRAME in name and name.endswith((": __next__", ": _next_data"))
     )
+
+
+def own_line(name: str) -> str:
+    """Of a Python frame's name the function and its file and line, ``step, train.py:31``; empty of torch's own frames,
+    of Python's library and of what is no frame of a file.
+    """
+    found = _FRAME.match(name)
+    if found is None or "/lib/python" in name or re.split(r"[/.]", name, maxsplit=1)[0] in sys.stdlib_module_names:
+        return ""
+    return f"{found['function']}, {found['file'].rpartition('/')[2]}:{found['line']}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +318,7 @@ class TraceBuilder:
         self.names, self.threads, self.streams, self.collectives = Numbers(), Numbers(), Numbers(), Numbers()
         self.arguments = Numbers({HostArgs(): 0})
         self.ops, self.calls, self.ranges = Columns(HostOps), Columns(HostCalls), Columns(Ranges)
-        self.work, self.overhead = Columns(Work), Columns(Spans)
+        self.work, self.overhead, self.lines = Columns(Work), Columns(Spans), Columns(Spans)
         self.left_out: Counter[str] = Counter()
         self.events = 0
 
@@ -322,6 +337,7 @@ class TraceBuilder:
             ranges=self.ranges.spans(),
             work=self.work.spans(),
             overhead=self.overhead.spans(),
+            lines=self.lines.spans(),
             events=self.events,
             left_out=dict(self.left_out),
             odd=odd,

@@ -2,8 +2,8 @@
 
 Work begins when the host has launched it and the device gets to it. So an idle stretch has two parts: until the work
 that ends it was launched nothing was queued, and what the host did meanwhile is the cause; after that the work was
-queued and had not begun. Waiting of the host for the device is a cause beyond its own end: what follows it would have
-been done while the device worked.
+queued and had not begun. A launch made before the device was idle is not late. Waiting of the host for the device is a
+cause beyond its own end: what follows it would have been done while the device worked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.timeline import Idle, IdleCause, IdleDetail
-from rooflight.traces.file.trace import UNKNOWN, Spans, WorkKind, is_loader
+from rooflight.traces.file.trace import UNKNOWN, Spans, WorkKind, enclosing, is_loader, own_line, parents_of
 from rooflight.traces.ownership import Ownership
 
 
@@ -91,6 +91,9 @@ _LONG_LAUNCH_NS: Final = 100_000
 _APART_NS: Final = 10_000
 """The clocks of host and device differ by some µs: a wait may seem to end before the work that it waited for."""
 
+_OF_HOST: Final = (IdleCause.HOST, IdleCause.SYNC, IdleCause.PAGEABLE_COPY, IdleCause.DATA_LOADER, IdleCause.DRIVER)
+"""Causes that a line of the program may have."""
+
 CAUSES: Final = tuple(IdleCause)
 
 
@@ -159,6 +162,7 @@ def idle_time(owned: Ownership, busy: Covered) -> IdleTime:
     of_copy = (waits != UNKNOWN) & host.copies_from_pageable[waits]
     reasons = {  # the first that holds
         IdleCause.UNKNOWN: unknown[gap],
+        IdleCause.QUEUED: queued[gap] <= gaps.start[gap],
         IdleCause.LAUNCH: start >= queued[gap],
         IdleCause.PROFILER: host.profiler.at(start),
         IdleCause.DATA_LOADER: host.loader.at(start),
@@ -173,7 +177,7 @@ def idle_time(owned: Ownership, busy: Covered) -> IdleTime:
     first[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
     last = np.roll(first, -1)
     start, stop, gap, cause = start[first], stop[last], gap[first], cause[first]
-    names = tuple(host.names(start, cause, waited[gap]))
+    names = tuple(host.names((start, stop), cause, waited[gap], ended_by[gap]))
     return IdleTime(start=start, stop=stop, cause=cause, ended_by=ended_by[gap], names=names)
 
 
@@ -229,8 +233,11 @@ class _Host:
         known = (place >= 0) & (moment < reached[np.maximum(place, 0)] + _APART_NS)
         return np.where(known, waits[np.maximum(place, 0)], UNKNOWN)
 
-    def names(self, start: Int64, cause: Int8, waited: Int64) -> list[str]:
-        """What held the device up from each moment on, by name: an op, a call or an annotation; empty of others."""
+    def names(self, stretch: tuple[Int64, Int64], cause: Int8, waited: Int64, ended_by: Int64) -> list[str]:
+        """What held the device up in each stretch, by name: an op, a call or an annotation, and the line of the program
+        that its host was in; empty of others.
+        """
+        start, stop = stretch
         found = [""] * len(start)
         for spans, name in ((self._driver_calls, IdleCause.DRIVER), (self._loading, IdleCause.DATA_LOADER)):
             mine = _of_causes(cause, name)
@@ -242,7 +249,23 @@ class _Host:
         calls = np.where(waited[mine] != UNKNOWN, waited[mine], self.waiting_at(start[mine]))
         for place, call in zip(mine.tolist(), calls.tolist(), strict=True):
             found[place] = self._waiting(call)
+        of_host = _of_causes(cause, *_OF_HOST)
+        moment = np.where(cause == CAUSES.index(IdleCause.HOST), (start + stop) // 2, start)[of_host]
+        for place, line in zip(of_host.tolist(), self._lines(moment, ended_by[of_host]), strict=True):
+            found[place] = ", ".join(filter(None, (found[place], line)))
         return found
+
+    def _lines(self, moment: Int64, ended_by: Int64) -> list[str]:
+        """The innermost line of the program at each moment, of the thread that then launched work."""
+        lines, calls = self._trace.lines, self._trace.calls
+        if not len(lines) or not len(calls):
+            return [""] * len(moment)
+        thread = calls.thread[self._owned.call[ended_by]]
+        main = np.bincount(lines.thread).argmax()  # the backward pass has a thread without lines
+        thread = np.where(np.isin(thread, lines.thread), thread, main).astype(np.int32)
+        at = Spans(start=moment, stop=moment, thread=thread, name=thread)
+        frames = enclosing(lines, *parents_of(lines), at).tolist()
+        return ["" if frame == UNKNOWN else own_line(self._trace.names[lines.name[frame]]) for frame in frames]
 
     def _waiting(self, call: int) -> str:
         if call == UNKNOWN:
