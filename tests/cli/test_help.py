@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -67,26 +66,12 @@ def test_examples_parse(run, path):
         command.make_context(name, words, resilient_parsing=False)
 
 
-def cpu_s(*words):
-    """Of Python with these words, the best of three in seconds, since the machine has other work."""
-    spent = []
-    for _ in range(3):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, check=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    return min(spent)
-
-
-def test_help_is_fast():
-    """Under 0.25 s of CPU; where importing typer alone takes half of that, twice as much."""
-    assert cpu_s("-m", "rooflight", "--help") < max(0.25, 2 * cpu_s("-c", "import typer"))
-
-
 def test_help_imports_nothing_heavy():
     code = "import sys; from rooflight.cli.main import app; app(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert not {"torch", "numpy", "rich", "transformers", "msgspec"} & set(done.stdout.split())
+    loaded = set(done.stdout.split())
+    assert not {"torch", "numpy", "rich", "transformers", "msgspec"} & loaded
+    assert sum(name.startswith("rooflight") for name in loaded) < 60
 
 
 def test_options_are_in_panels_and_help_is_in_the_last(ok):

@@ -92,7 +92,7 @@ def _lengths(size: int, block: int, blocks: int) -> torch.Tensor:
 
 def may_pad(args: tuple[Any, ...]) -> bool:
     """Whether the first two arguments can be scores and a mask of keys, one way or the other, by their shapes alone."""
-    if len(args) < 2 or not isinstance(args[0], torch.Tensor) or not isinstance(args[1], torch.Tensor):
+    if len(args) < 2 or not all(isinstance(each, torch.Tensor) and not each.is_nested for each in args[:2]):
         return False
     scores, mask = args[:2] if args[0].numel() > args[1].numel() else (args[1], args[0])
     return bool(scores.dim() == mask.dim() > 2 and mask.shape[-2] == 1 and mask.shape[-1] == scores.shape[-1] > 1)
