@@ -8,6 +8,7 @@ import importlib.util
 import re
 import tomllib
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ PACKAGE = ROOT / "src" / "rooflight"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 LIMITS = tomllib.loads((ROOT / "tests" / "house.toml").read_text())
 """How large rooms, folders, files and functions may be."""
+
+
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def test_files_stay_short_and_have_names_that_say_something():
@@ -47,7 +53,7 @@ def test_functions_fit_a_screen():
     lengths = {
         f"{path.relative_to(PACKAGE)}:{node.name}": node.end_lineno - node.lineno + 1
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert {name: length for name, length in lengths.items() if length > LIMITS["function"]} == {}
@@ -67,7 +73,7 @@ def module_name(path: Path) -> str:
 def imported(path: Path) -> set[str]:
     """The modules of the package that a file names in any import, as they are called from outside."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         elif isinstance(node, ast.Import):
@@ -117,7 +123,7 @@ def test_names_of_test_files_are_unique():
 )
 def test_what_scripts_import_of_the_package_is_there(path):
     """Nothing else runs them in the tests."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "rooflight":
             module = importlib.import_module(node.module)
             missing = [alias.name for alias in node.names if not hasattr(module, alias.name)]
@@ -134,10 +140,9 @@ def test_nothing_loaded_from_disk_is_executed():
 def executing(path: Path) -> set[str]:
     """Names in a file that could run what was loaded from disk."""
     text = path.read_text()
-    tree = ast.parse(text)
-    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
-    imported |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    imported = {alias.name for node in nodes(path) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module or "" for node in nodes(path) if isinstance(node, ast.ImportFrom)}
+    called = {node.func.id for node in nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     found = {name for name in imported if re.search(r"pickle|(^|\.)(dill|marshal|shelve|joblib)($|\.)", name)}
     found |= called & {"eval", "exec"}
     return found | {name for name in ("allow_pickle=True", "torch.load(") if name in text}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from functools import cache
 from html import escape
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def does(room: str) -> str:
     return text.partition(". ")[0].removesuffix(".").replace("`", "")
 
 
+@cache
 def imports(room: str) -> set[str]:
     """The other rooms that a room imports, inside functions too."""
     found: set[str] = set()

@@ -239,19 +239,23 @@ def test_a_packed_batch_counts_the_tokens_that_are_there() -> None:
     assert forward.bytes_read == 4 * (80 + 48 + 1152 + 96)
 
 
-def test_autocast_decides_the_precision_of_the_products() -> None:
-    for case in ("lstm", "gru", "tanh"):
-        net = CASES[case]("cpu")
-        x = inputs("cpu")
+@pytest.mark.parametrize("case", ["lstm", "gru", "tanh"])
+def test_autocast_decides_the_precision_of_the_products(case: str) -> None:
+    net = CASES[case]("cpu")
+    x = inputs("cpu")
 
-        def program(net: nn.RNNBase = net, x: torch.Tensor = x) -> None:
-            with torch.autocast("cpu", torch.bfloat16):
-                out = net(x)[0]
-            out.float().sin().sum().backward()
+    def program() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            out = net(x)[0]
+        out.float().sin().sum().backward()
 
-        calls = net_calls(recorded(program))
-        assert [cost(op).matrix_dtype for op in calls] == ["bfloat16"] * 2
-        assert [cost(op).matrix_dtype for op in net_calls(recorded(lambda net=net, x=x: net(x)[0]))] == ["float32"]
+    try:
+        program()
+    except RuntimeError as error:  # without Rooflight, too
+        pytest.skip(f"this CPU cannot: {error}")
+    calls = net_calls(recorded(program))
+    assert [cost(op).matrix_dtype for op in calls] == ["bfloat16"] * 2
+    assert [cost(op).matrix_dtype for op in net_calls(recorded(lambda: net(x)[0]))] == ["float32"]
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])

@@ -30,6 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_rank_that_measures_alone_says_so_and_ends(folder: Path):
     text = (folder / "alone.txt").read_text()
     assert text.startswith("Measurement(2 steps")
@@ -68,6 +69,7 @@ def by_kind(analysis: Analysis) -> dict[CollectiveKind, Collective]:
 # -- real processes --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(folder: Path) -> None:
     for analysis in merged(folder, "blocking", 2).analyses.values():
         found = by_kind(analysis)
@@ -85,6 +87,7 @@ def test_blocking_collectives_send_what_they_must_and_hide_behind_nothing(folder
         assert found[CollectiveKind.ALL_TO_ALL].exposed_s > 0.5 * found[CollectiveKind.ALL_TO_ALL].measured_s
 
 
+@pytest.mark.slow
 def test_an_all_reduce_hides_behind_products(folder: Path) -> None:
     for analysis in merged(folder, "overlapping", 2).analyses.values():
         found = by_kind(analysis)
@@ -97,6 +100,7 @@ def test_an_all_reduce_hides_behind_products(folder: Path) -> None:
         assert (analysis.session.measurement.op_samples_s[:, waits] == 0).all()
 
 
+@pytest.mark.slow
 def test_ddp_reduces_its_gradients(folder: Path) -> None:
     for analysis in merged(folder, "ddp", 2).analyses.values():
         (reduced,) = analysis.communication.collectives
@@ -105,6 +109,7 @@ def test_ddp_reduces_its_gradients(folder: Path) -> None:
         assert reduced.kind is CollectiveKind.ALL_REDUCE
 
 
+@pytest.mark.slow
 def test_groups_of_the_same_size_are_told_apart(folder: Path) -> None:
     # of two groups' work that starts at once it may be unclear which thread did which
     for rank, analysis in merged(folder, "groups", 4, untimed=2).analyses.items():
@@ -117,6 +122,7 @@ def test_groups_of_the_same_size_are_told_apart(folder: Path) -> None:
         assert (found[first].group.description, found[second].group.description) == ("mesh_dp", "mesh_tp")
 
 
+@pytest.mark.slow
 def test_the_slowed_rank_is_named(folder: Path) -> None:
     ranked = merged(folder, "slowed", 4)
     assert ranked.slowest == ranked.least_exposed == SLOW
@@ -125,6 +131,7 @@ def test_the_slowed_rank_is_named(folder: Path) -> None:
     assert report.data.ranks[SLOW].exposed_s < min(one.exposed_s for one in report.data.ranks if one.rank != SLOW)
 
 
+@pytest.mark.slow
 def test_fsdp_and_tensor_parallel_each_have_their_group(folder: Path) -> None:
     for analysis in merged(folder, "both", 4).analyses.values():
         found = {(one.kind, one.group.description): one for one in analysis.communication.collectives}

@@ -151,6 +151,7 @@ def test_the_stance_comes_back_with_the_last_of_several_recordings() -> None:
     assert counter.runs == 1
 
 
+@pytest.mark.slow
 def test_inductor_runs_its_own_kernels_again_afterwards() -> None:
     net = Net()
     compiled = torch.compile(net)

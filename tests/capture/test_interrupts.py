@@ -89,6 +89,7 @@ def test_an_interrupt_from_a_tensor_hook() -> None:
     assert (last.direction, last.module.path) == (Direction.FORWARD, "")
 
 
+@pytest.mark.slow
 def test_nothing_is_printed_where_the_interpreter_ends_inside_a_recording():
     """Modules lose their names then, before the last objects are deleted."""
     code = """

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_model import recorded
+from some_presets import presets
 
 import rooflight as rl
 from rooflight.capture.time.collectives import Event
@@ -179,13 +180,9 @@ def _untouched() -> None:
     """Transformers, imported inside, leaves filters of warnings."""
 
 
-NAMES = [preset if isinstance(preset, str) else preset.name for preset in PRESETS]
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("preset", "mode"), [*((name, "train") for name in NAMES), *((name, "forward") for name in NAMES[::4])]
-)
+@pytest.mark.parametrize("mode", ["train", "forward"])
+@pytest.mark.parametrize("preset", presets(PRESETS))
 def test_the_records_of_every_preset_find_their_times(preset: str, mode: str) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

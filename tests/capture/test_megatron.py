@@ -10,9 +10,13 @@ from pathlib import Path
 import forked_ranks
 import pytest
 
-pytestmark = pytest.mark.skipif(
-    find_spec("megatron") is None, reason="megatron-core is not installed: pip install --no-deps megatron-core==0.16.1"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("megatron") is None,
+        reason="megatron-core is not installed: pip install --no-deps megatron-core==0.16.1",
+    ),
+]
 
 
 @pytest.fixture(scope="module")

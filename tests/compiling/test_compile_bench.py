@@ -87,6 +87,7 @@ def program(tmp_path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_training_step_with_a_graph_break(run, program, tmp_path, monkeypatch) -> None:
     poison = tmp_path / "cache"
     poison.write_text("a file where Inductor's folder should be")

@@ -6,6 +6,7 @@ from functools import cache
 
 import pytest
 import torch
+from some_presets import presets
 from workloads.closed_forms import (
     decode_matrix_flops,
     forward_matrix_flops,
@@ -43,7 +44,7 @@ def matrix_flops(analysis: rl.Analysis, key: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("mode", ["forward", "train"])
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", presets(PRESETS))
 def test_every_preset_runs_and_every_call_of_it_is_costed(name, mode):
     device, shape, analysis = ran(name, mode)
     assert device.type == "meta"
@@ -57,7 +58,7 @@ def test_every_preset_runs_and_every_call_of_it_is_costed(name, mode):
 
 
 @pytest.mark.parametrize("mode", CLOSED_FORMS)
-@pytest.mark.parametrize("name", DENSE)
+@pytest.mark.parametrize("name", presets(DENSE))
 def test_matrix_flops_of_dense_language_models_equal_the_closed_form(name, mode):
     *_, analysis = ran(name, mode)
     # transformers before 5.20 formed the rotary angles by a small matrix product
@@ -65,6 +66,6 @@ def test_matrix_flops_of_dense_language_models_equal_the_closed_form(name, mode)
     assert analysis.totals.matrix_flops - angles == CLOSED_FORMS[mode](preset(name).config(), BATCH, SEQ)
 
 
-@pytest.mark.parametrize("name", [*DENSE, "deepseek-v3", "mamba-130m"])
+@pytest.mark.parametrize("name", presets([*DENSE, "deepseek-v3", "mamba-130m"]))
 def test_a_decode_step_gives_one_token_a_sequence(name):
     assert ran(name, "decode")[1] == (BATCH, 1, preset(name).config().vocab_size)

@@ -101,6 +101,7 @@ def test_requests_of_a_batch(model, tmp_path):
     prof.save_all()
 
 
+@pytest.mark.slow
 def test_warm_up_runs_and_later_ones(make, model):
     bench = make(warmup_runs=1)
     prof = bench.profiler

@@ -68,6 +68,7 @@ def test_steps_leave_nothing_behind(make, kind):
     assert prof.results.samples.kept == 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_reservoirs")
 def test_drafts_and_requests_leave_nothing_behind(prof):
     keep_50_requests(prof)
@@ -163,6 +164,7 @@ def test_runs_after_the_first_ones_share_their_sums(monkeypatch, make):
     assert "8 measured of 10 planned" in host.report()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_reservoirs")
 def test_runs_leave_nothing_behind(make, monkeypatch):
     monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 10)

@@ -188,6 +188,7 @@ def test_a_spread_holds_all_values(values):
     assert found.ranks == len(known)
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_keeps_nobody_waiting(tmp_path):
     here = Path(__file__)
     path = os.pathsep.join([str(here.parents[1]), str(here.parent), os.environ.get("PYTHONPATH", "")])

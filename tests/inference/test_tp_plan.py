@@ -9,6 +9,7 @@ import pytest
 from rooflight.roofline.time_by_place import UNATTRIBUTED
 
 WORKER = "tp_plan_worker.py"
+pytestmark = pytest.mark.slow  # test_collective_buckets.py has ranks of its own in the quick run
 
 
 def test_its_collectives_have_buckets_and_the_model_computes_the_same(ranks):

@@ -317,7 +317,7 @@ def test_many_shapes_take_no_longer_than_on_gpus_that_are_outdone_either():
         )
         for direction, one in here.items():
             assert many[direction].time_s[row] == pytest.approx(one.time_s, rel=1e-6)
-            assert one.time_s <= there[direction].time_s
+            assert one.time_s <= there[direction].time_s * (1 + 1e-12)  # equal where it is the older GPU's time
 
 
 def test_answers_do_not_depend_on_which_models_were_read_before():

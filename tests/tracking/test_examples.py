@@ -74,6 +74,7 @@ def check(scalars: Scalars) -> None:
             assert sum(parts) == pytest.approx(wall_s, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_grpo(tmp_path):
     out = run(
         tmp_path, "grpo_loop.py", "--rl-enable-sol-tracking", "--rl-sol-report-interval", "4",
@@ -95,6 +96,7 @@ def test_grpo(tmp_path):
         assert name.encode() in kept.read_bytes()
 
 
+@pytest.mark.slow
 def test_hugging_face(tmp_path):
     out = run(tmp_path, "hf_trainer.py", "--interval", "4", "--tensorboard-dir", "board")
     assert f"Speed of light: iteration 4 on {DEVICE}" in out
@@ -106,6 +108,7 @@ def test_hugging_face(tmp_path):
     assert {"sol_phase/forward/seconds", "sol_phase/backward/seconds", "sol_phase/optimizer/seconds"} <= set(scalars)
 
 
+@pytest.mark.slow
 def test_lightning(tmp_path):
     out = run(tmp_path, "lightning_trainer.py", "--interval", "4", "--tensorboard-dir", "board")
     assert f"Speed of light: iteration 4 on {DEVICE}" in out
