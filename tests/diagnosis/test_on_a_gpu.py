@@ -13,6 +13,7 @@ import torch
 
 import rooflight as rl
 from rooflight.diagnosis.diagnose import diagnose
+from rooflight.diagnosis.remedies.devices import with_devices
 from rooflight.roofline.findings import Diagnosis
 
 
@@ -139,6 +140,36 @@ def test_images_channel_by_channel_are_told_what_the_other_order_brings(layout: 
     found = on_a_gpu(lambda: net(images))
     told = [*ids(found), *(each.id for each in found.not_worth_it)]
     assert ("channels-last" in told) == (layout is torch.contiguous_format)
+
+
+@pytest.mark.parametrize("weight_is_computed", [False, True])
+def test_group_norms_that_copy_images_back_make_channels_last_slower(weight_is_computed: bool) -> None:
+    """A group norm takes contiguous images; a weight that the step computes is contiguous, and so are the images."""
+    with torch.device("meta"):
+        net = torch.nn.Conv2d(128, 128, 3, padding=1).half()
+        norm, images = torch.nn.GroupNorm(8, 128).half(), torch.empty(64, 128, 56, 56).half()
+
+    def step() -> torch.Tensor:
+        weight = net.weight - net.weight.mean() if weight_is_computed else net.weight
+        return norm(torch.nn.functional.conv2d(images, weight, padding=1))
+
+    reasons = [each.reason for each in on_a_gpu(step).not_worth_it if each.id == "channels-last"]
+    assert any("slower" in reason for reason in reasons) == (not weight_is_computed)
+
+
+def test_another_device_is_offered_where_it_is_predicted_to_take_less() -> None:
+    x = torch.empty(4096, 4096, device="meta")
+    with rl.record() as recording:
+        x @ x
+    l4, h100 = (rl.analyze(recording.session, each, predictor=rl.Predictor()) for each in ("L4", "H100-SXM5-80GB"))
+    here, there = (each.totals.predicted_wall for each in (l4, h100))
+
+    *_, found = with_devices(diagnose(l4), [h100]).findings
+    assert (found.id, found.remedy) == ("another-device", "run it on H100-SXM5-80GB")
+    assert found.predicted_gain_s == pytest.approx(here.time_s - there.time_s)
+    assert found.predicted_gain_low_s == pytest.approx(here.time_s - there.high_s)
+    (*_, slower) = with_devices(diagnose(h100), [l4]).not_worth_it
+    assert (slower.id, slower.title) == ("another-device", "L4")
 
 
 def test_what_the_host_computes_before_a_copy_is_the_loaders_and_no_launch() -> None:

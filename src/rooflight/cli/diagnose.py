@@ -30,6 +30,9 @@ class TryOptions:
         int, Option("Try the first N remedies that need no change of the program on a copy of the step.", "N", least=0)
     ] = 0
     double: Annotated[bool, Option("Run a preset or config with twice its batch, too: overhead stays.")] = False
+    instead: Annotated[
+        str | None, Option("Predict the step for these GPUs, too, separated by commas.", "NAME[,NAME]", names="devices")
+    ] = None
 
 
 def diagnose(
@@ -53,16 +56,18 @@ def diagnose(
     causes with their evidence, what helps against each, and what that is predicted to gain, with an interval.
 
     What is done needlessly comes before what could be tuned. For a GPU that is not here, --predict adds times.
-    --apply tries remedies, and shows predicted beside measured gains; --double tells overhead from work.
+    --apply tries remedies, and shows predicted beside measured gains; --double tells overhead from work; --instead adds
+    what the step would gain on other GPUs.
 
     \b
       rooflight diagnose train.py:make_step
       rooflight diagnose train.py:make_step --apply 2
       rooflight diagnose gpt2 --step train --device H100-SXM5-80GB --predict
-      rooflight diagnose run.session
+      rooflight diagnose run.session --instead A100-SXM4-80GB,H100-SXM5-80GB
       rooflight diagnose trace.json.gz --json -
     """
     from rooflight.diagnosis.diagnose import diagnose as diagnosed
+    from rooflight.diagnosis.remedies.devices import with_devices
     from rooflight.diagnosis.tables import report_of
 
     outputs = output.open()
@@ -75,7 +80,7 @@ def diagnose(
     with running(outputs) as progress:
         analysis, notes = asked.analysis(measured, progress)
         progress("looking for what costs time")
-        found = diagnosed(analysis)
+        found = with_devices(diagnosed(analysis), _instead(asked, measured, trying.instead, progress))
         applied = tuple(_applied(target, measured, found.findings, trying.apply, progress))
         scaling = _scaling(asked, measured, analysis, progress) if trying.double else None
         report = report_of(analysis, found, applied, scaling, notes)
@@ -94,6 +99,21 @@ def _applied(
         from rooflight.front.applied import applied
 
         yield from applied(target, measured.inputs, findings, most, progress)
+
+
+def _instead(
+    asked: Asked, measured: MeasureOptions, names: str | None, progress: Callable[[str], None]
+) -> Iterable[Analysis]:
+    """The same target predicted for other devices."""
+    from rooflight.front.device import find_device
+
+    for device in [find_device(each.strip()) for each in names.split(",")] if names else ():
+        progress(f"predicting for {device.name}")
+        there = replace(asked.device, device=device.name)
+        predicting = replace(asked.prediction, predict=True)
+        yield replace(asked, device=there, prediction=predicting).analysis(replace(measured, measure=False), progress)[
+            0
+        ]
 
 
 def _scaling(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from rooflight.diagnosis.draft import LEAST, Facts
+from rooflight.diagnosis.remedies.kernels import gain_of_layout
 from rooflight.records.quantity import percent
 from rooflight.roofline.findings import NotWorthIt
 
@@ -27,10 +28,10 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
         yield NotWorthIt(id="lower-precision", title="bfloat16", reason="this CPU multiplies float32 as fast")
     if "bigger-batch" not in found:
         yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="overhead is less than half of the step")
-    laid, now = of.analysis.channels_last, of.analysis.totals.predicted
-    if "channels-last" not in found and laid is not None and now is not None and of.source == "predicted":
-        slower = laid.time_s / now.time_s - 1
-        reason = f"{percent(slower)} slower, predicted" if slower > LEAST else f"it would gain {share}"
+    gain_s = gain_of_layout(facts)
+    if "channels-last" not in found and gain_s is not None:
+        slower = f"{percent(-gain_s / of.step_s)} slower, predicted: group norms copy each image back"
+        reason = slower if gain_s < -LEAST * of.step_s else f"it would gain {share}"
         yield NotWorthIt(id="channels-last", title="channels-last", reason=reason)
     if "loader" not in found and of.measured and of.on_cpu:
         yield NotWorthIt(id="loader", title="more loader workers", reason="the step waits for no data")
