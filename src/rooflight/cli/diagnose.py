@@ -17,6 +17,7 @@ from rooflight.front.options import DeviceOptions, PredictionOptions, RunOptions
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
+    from rooflight.devices.spec import DeviceSpec
     from rooflight.roofline.analysis import Analysis
     from rooflight.roofline.findings import Applied, Finding, Scaling
 
@@ -69,6 +70,7 @@ def diagnose(
     from rooflight.diagnosis.diagnose import diagnose as diagnosed
     from rooflight.diagnosis.remedies.devices import with_devices
     from rooflight.diagnosis.tables import report_of
+    from rooflight.front.device import find_device
 
     outputs = output.open()
     of_user = is_function(target)
@@ -76,11 +78,14 @@ def diagnose(
         raise ValueError(f"--apply {trying.apply}: remedies are tried on a function of yours (train.py:make_step)")
     if trying.double and (of_user or Path(target).suffix == ".session"):
         raise ValueError("--double: only a preset or config has a batch that Rooflight sets: double yours, and compare")
+    others = [find_device(each.strip()) for each in trying.instead.split(",")] if trying.instead else []
+    if others and device.device:  # a bound here is not compared with a prediction there
+        prediction = replace(prediction, predict=True)
     asked = Asked(targets=[target], run=run, device=device, prediction=prediction, trace=trace, top=10)
     with running(outputs) as progress:
         analysis, notes = asked.analysis(measured, progress)
         progress("looking for what costs time")
-        found = with_devices(diagnosed(analysis), _instead(asked, measured, trying.instead, progress))
+        found = with_devices(diagnosed(analysis), _instead(asked, measured, others, progress))
         applied = tuple(_applied(target, measured, found.findings, trying.apply, progress))
         scaling = _scaling(asked, measured, analysis, progress) if trying.double else None
         report = report_of(analysis, found, applied, scaling, notes)
@@ -102,18 +107,14 @@ def _applied(
 
 
 def _instead(
-    asked: Asked, measured: MeasureOptions, names: str | None, progress: Callable[[str], None]
+    asked: Asked, measured: MeasureOptions, devices: Sequence[DeviceSpec], progress: Callable[[str], None]
 ) -> Iterable[Analysis]:
     """The same target predicted for other devices."""
-    from rooflight.front.device import find_device
-
-    for device in [find_device(each.strip()) for each in names.split(",")] if names else ():
+    for device in devices:
         progress(f"predicting for {device.name}")
         there = replace(asked.device, device=device.name)
-        predicting = replace(asked.prediction, predict=True)
-        yield replace(asked, device=there, prediction=predicting).analysis(replace(measured, measure=False), progress)[
-            0
-        ]
+        elsewhere = replace(asked, device=there, prediction=replace(asked.prediction, predict=True))
+        yield elsewhere.analysis(replace(measured, measure=False), progress)[0]
 
 
 def _scaling(

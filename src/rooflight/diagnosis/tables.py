@@ -52,11 +52,12 @@ def report_of(
 
 def _scaling_facts(scaling: Scaling | None) -> Iterable[tuple[str, str]]:
     if scaling is not None:
-        yield (
-            "doubled batch",
-            f"{percent(scaling.work - 1)} more work takes {percent(scaling.time - 1)} more time: "
-            f"{'overhead' if scaling.is_overhead else 'work'} decides",
-        )
+        more = f"{percent(scaling.work - 1)} more work takes "
+        if scaling.time < 1:
+            yield "doubled batch", f"{more}less time: measure again on a quiet machine"
+        else:
+            decides = "overhead" if scaling.is_overhead else "work"
+            yield "doubled batch", f"{more}{percent(scaling.time - 1)} more time: {decides} decides"
 
 
 def _tables(found: Diagnosis, applied: tuple[Applied, ...]) -> Iterable[Table]:
