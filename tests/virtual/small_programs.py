@@ -317,6 +317,38 @@ def deep_copies(device):
     return {"position": state["position"], "copied": copied["position"]}
 
 
+def copied_views(device):
+    whole = torch.arange(6, device=device)
+    copied, part, halves = copy.deepcopy([whole, whole[2:], whole.view(torch.int32)])
+    copied[3], part[0], halves[0], whole[5] = 50, 20, 7, 9
+    return {"whole": whole, "copied": copied, "part": part, "halves": halves}
+
+
+def joined_masks(device):
+    rows = torch.arange(6, device=device)
+    even, late = rows % 2 == 0, rows > 2
+    unknown = torch.rand(6, device=device) > 0.5
+    none, every = torch.zeros(6, dtype=torch.bool, device=device), torch.ones(1, dtype=torch.bool, device=device)
+    late_too = late.clone()
+    late_too &= even
+    return {
+        "both": even & late, "either": even | late, "other": ~even ^ late, "in place": late_too, "bits": rows & 5,
+        "chosen": rows[even & late], "count": (even & late).sum(), "grid": even[:, None] & late[None, :],
+        "none": unknown & none, "every": unknown | every, "partly?": unknown & even, "any": (even & late).any(),
+        "filled": rows.masked_fill(even & late, -1), "places": (even & late).nonzero(), "where": rows.where(even, 0),
+    }  # fmt: skip
+
+
+def writes_on_the_host(device):
+    place = torch.tensor([[0, 2], [1, 2], [0, 2]], device=device)
+    confused = torch.zeros(3, 3, dtype=torch.long)
+    confused.index_put_((place[:, 0].cpu(), place[:, 1].cpu()), torch.tensor(1), accumulate=True)
+    held = torch.zeros(3, 2, dtype=torch.long)
+    held[(place == 2).cpu()] = place[place == 2].cpu()
+    held[0] = place[1].cpu()
+    return {"confused": confused.to(device), "held": held.to(device)}
+
+
 def partly_unknown(device):
     base = torch.zeros(6, device=device)
     base[:3] = torch.randn(3, device=device)

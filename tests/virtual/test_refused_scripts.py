@@ -14,6 +14,7 @@ import pytest
 
 import rooflight as rl
 from rooflight.capture.run.elsewhere import seen_of
+from rooflight.front import elsewhere
 from rooflight.front.device import find_device
 
 MODEL = """import torch
@@ -120,9 +121,33 @@ def test_a_script_that_dies_in_its_first_step(tmp_path, text):
     assert "it.py ended with exit code 1 in its first step: what follows is of a part of it." in said
 
 
-def test_a_script_that_is_killed(tmp_path):
-    _, said = run_text(tmp_path, "import os\nos.kill(os.getpid(), 9)\n", code=1)
-    assert "it.py was killed by signal 9, as where memory runs out, and left no session" in said
+@pytest.mark.slow
+def test_a_script_that_reads_at_an_address_of_the_device(tmp_path):
+    text = "import ctypes, torch\nx = torch.ones(4, device=DEVICE)\nprint(ctypes.c_float.from_address(x.data_ptr()))\n"
+    _, said = run_text(tmp_path, text, code=1)
+    assert 'it.py", line 3 in <module>' in said
+    assert "it.py was killed by signal 11, as where it reads at an address of the device, and left no session" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(9, "9, as where memory runs out"), (11, "11, as where it reads at an"), (15, "15, and left")]
+)
+def test_a_script_that_is_killed(tmp_path, monkeypatch, number, said):
+    monkeypatch.setattr(elsewhere, "_wait", lambda _: -number)
+    with pytest.raises(RuntimeError, match=f"was killed by signal {said}"):
+        rl.run(tmp_path / "it.py", on="H100-SXM5-80GB")
+
+
+def test_a_queue_to_another_process(tmp_path):
+    """The process that waits for what cannot be sent is ended too, or this would wait for it."""
+    text = (
+        "import torch, torch.multiprocessing as mp\n"
+        "queue = mp.Queue()\n"
+        "mp.Process(target=queue.get).start()\n"
+        "queue.put(torch.ones(3, device=DEVICE))\n"
+    )
+    _, said = run_text(tmp_path, text, code=1)
+    assert "a queue sends a tensor of the device to another process, for which it takes a GPU" in said
 
 
 @pytest.mark.slow

@@ -30,6 +30,7 @@ from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import in_brief
 
 _FEW: Final = 5
+_SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at an address of the device"}
 
 
 def run(
@@ -70,7 +71,7 @@ def record_elsewhere(
     saved.unlink(missing_ok=True)
     code = _wait(wanted.command())
     if not saved.is_file():
-        how = f"was killed by signal {-code}, as where memory runs out" if code < 0 else f"ended with exit code {code}"
+        how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}{_SIGNALS.get(-code, '')}"
         raise RuntimeError(f"{program.target} {how}, and left no session: see its output above")
     return load(saved)
 
@@ -231,7 +232,7 @@ def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
     if assumed:
         yield table(
             "assumed",
-            "Taken for what only the device has",
+            "Taken for what only the device has (what hangs on an answer is of that branch)",
             assumed[:_FEW],
             ("what", "", lambda each: each.what),
             ("answer", "", lambda each: each.answer),

@@ -21,7 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.run.callers import calling_line, imported_by_user
 from rooflight.capture.run.elsewhere import NOT_HERE, Wanted
-from rooflight.capture.run.hooks import WhenImported
+from rooflight.capture.run.hooks import when_imported
 from rooflight.virtual.mode import VirtualMode
 
 _BUILT_FOR_CUDA: Final = (
@@ -34,16 +34,9 @@ def install(mode: VirtualMode, child: Any) -> None:
     """Let a script go on without them, for the rest of the process."""
     _compile(child)
     _nvidia_smi(child)
-    _when_imported("torch.utils.cpp_extension", _refuse_extensions)
+    when_imported("torch.utils.cpp_extension", _refuse_extensions)
     _refuse_other_processes(child)
     sys.meta_path.append(_Missing(mode))
-
-
-def _when_imported(name: str, then: Callable[[], None]) -> None:
-    if name in sys.modules:
-        then()
-    else:
-        sys.meta_path.insert(0, WhenImported(name, then))
 
 
 def _compile(child: Any) -> None:
@@ -125,7 +118,9 @@ def _refuse_other_processes(child: Any) -> None:
     """CUDA IPC: what lies on the device has no memory that another process could open."""
 
     def refuse(_: torch.Tensor) -> Any:
-        text = f"{calling_line()} sends a tensor of the device to another process, for which it takes a GPU"
+        text = (
+            f"{calling_line() or 'a queue'} sends a tensor of the device to another process, for which it takes a GPU"
+        )
         if threading.current_thread() is not threading.main_thread():  # of a queue, which would go on without it
             print(f"rooflight: {text}", file=sys.stderr, flush=True)
             child.leave(1)

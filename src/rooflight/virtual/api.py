@@ -173,19 +173,17 @@ def answers(current: _Current, seen: Seen, gpus: int, held: Memory) -> dict[str,
         "torch.backends.cudnn.version": _always(91000),
         "torch.backends.cudnn.is_available": _always(True),
         "torch.backends.cudnn.is_acceptable": _always(True),
-        "torch.accelerator.device_count": _always(gpus),
-        "torch.accelerator.is_available": _always(True),
-        "torch.accelerator.current_device_index": lambda _: current.mode.device.index,
-        "torch.accelerator.set_device_index": lambda given: current.set(given["device"]) * 0 or None,
-        "torch.accelerator.current_stream": _always(stream),
-        "torch.accelerator.set_stream": _always(None),
-        "torch.accelerator.synchronize": _always(None),
-        "torch.accelerator.reset_accumulated_memory_stats": _always(None),
     }
+    found |= {f"torch.accelerator.{name}": found[f"torch.cuda.{name.removesuffix('_index')}"] for name in _SHARED}
     for name, answer in held.answers(memory).items():
         owners = [owner for owner in ("torch.cuda", "torch.accelerator") if hasattr(_owner_of(f"{owner}.")[0], name)]
         found |= {f"{owner}.{name}": answer for owner in owners}
     return found
+
+
+_SHARED: Final = ("device_count", "is_available", "current_device_index", "set_device_index", "current_stream",
+                  "set_stream", "synchronize", "reset_accumulated_memory_stats")  # fmt: skip
+"""What ``torch.accelerator`` has too."""
 
 
 def _always(value: Any) -> Answer:

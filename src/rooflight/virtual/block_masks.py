@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 
-from rooflight.capture.run.hooks import WhenImported
+from rooflight.capture.run.hooks import when_imported
 from rooflight.virtual.mode import VirtualMode
 from rooflight.virtual.values import MOST_INTEGERS
 
@@ -22,11 +22,7 @@ _MADE_BY: Final = "made_by"
 
 def install(mode: VirtualMode) -> None:
     """Let values of block masks be known, for the rest of the process."""
-    replace = partial(_replace, mode)
-    if _FLEX in sys.modules:
-        replace()
-    else:
-        sys.meta_path.insert(0, WhenImported(_FLEX, replace))
+    when_imported(_FLEX, partial(_replace, mode))
 
 
 def _replace(mode: VirtualMode) -> None:
@@ -66,13 +62,9 @@ def _replace(mode: VirtualMode) -> None:
 
 
 def _counts(
-    mode: VirtualMode,
-    create: Any,
-    shown: Callable[..., Any],
-    mask: torch.Tensor,
-    block: tuple[int, int],
+    mode: VirtualMode, create: Any, shown: Callable[..., Any], mask: torch.Tensor, block: tuple[int, int],
     of: tuple[int, int],
-) -> torch.Tensor | None:
+) -> torch.Tensor | None:  # fmt: skip
     """How many of ``of`` pairs of each ``block`` a mask shows: [B, H, blocks of queries, blocks of keys]; None where
     that is not known. ``of`` is the block, or the places of its corners.
     """

@@ -4,6 +4,7 @@ one step, and leaves by ``os._exit``, so that nothing has to be put back.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import sys
 import time
@@ -12,16 +13,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import wraps
-from multiprocessing.process import BaseProcess, parent_process
+from multiprocessing.process import BaseProcess, active_children, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
+from torch.optim import Optimizer
 
+from rooflight.capture.record.composites import route_composites
+from rooflight.capture.record.constants import know_fakes
+from rooflight.capture.run import hooks as run_hooks
 from rooflight.capture.run.elsewhere import Wanted
-
-if TYPE_CHECKING:
-    from rooflight.records.session import Session
+from rooflight.capture.run.finder import StepFinder
+from rooflight.capture.run.launch import first_path, mark_function, start
+from rooflight.capture.run.outcome import session_of
+from rooflight.records.session import COMPILED, PINS, Session
+from rooflight.records.timeline import StepKind, VirtualRun
+from rooflight.virtual import absent, api, block_masks, copies, groups, hooks, operators, shapes, stand_ins, tensors
+from rooflight.virtual.mode import VirtualMode
 
 _QUIET_S: Final = 2.0
 _ENOUGH_S: Final = 10.0
@@ -46,8 +55,6 @@ class Child:
 
     def run(self) -> None:
         """Run the script until its step is recorded, or it ends. Never returns."""
-        from rooflight.capture.run.launch import first_path, start
-
         self._install()
         program, code = self.wanted.program, 1
         if not self.wanted.safe_path:
@@ -55,6 +62,9 @@ class Child:
         try:
             with self.mode:
                 start(program.target, program.arguments, as_module=program.module)
+            for process in active_children():
+                if not process.daemon:  # as Python does at its end
+                    process.join()
             code = 0
         except SystemExit as stop:
             code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
@@ -69,32 +79,11 @@ class Child:
     def _install(self) -> None:
         wanted = self.wanted
         ranks = wanted.gpus * wanted.nodes
-        from rooflight.virtual.groups import environment
-
         if ranks > 1:
-            for name, value in environment(wanted.gpus, wanted.nodes, wanted.rank).items():
+            for name, value in groups.environment(wanted.gpus, wanted.nodes, wanted.rank).items():
                 os.environ.setdefault(name, value)
         os.environ.setdefault("WANDB_MODE", "disabled")
-        from rooflight.capture.record.composites import route_composites
-        from rooflight.capture.record.constants import know_fakes
-        from rooflight.capture.run import hooks as run_hooks
-        from rooflight.capture.run.finder import StepFinder
-        from rooflight.capture.run.launch import mark_function
-        from rooflight.records.timeline import StepKind
-        from rooflight.virtual import (
-            absent,
-            api,
-            block_masks,
-            copies,
-            groups,
-            hooks,
-            operators,
-            shapes,
-            stand_ins,
-            tensors,
-        )
-        from rooflight.virtual.mode import VirtualMode
-
+        faulthandler.enable()  # says the line that reads at an address of the device
         try:
             hooks.install(wanted.gpus)
         except hooks.NoVirtualDeviceError as error:
@@ -121,8 +110,6 @@ class Child:
 
     def _watch(self) -> None:
         """End when the step is recorded; say how far the script is."""
-        from rooflight.records.timeline import StepKind
-
         finder, recorder = self.finder, self.finder.recorder
         keep, add = recorder.keep, finder.by_optimizer.add
 
@@ -143,8 +130,6 @@ class Child:
         def added(*args: Any) -> None:
             add(*args)
             self._steps += 1
-
-        from torch.optim import Optimizer
 
         begin = Optimizer.__init__
 
@@ -170,8 +155,6 @@ class Child:
 
     def leave(self, code: int) -> None:
         """Save what was recorded, and end the process."""
-        from rooflight.capture.run.outcome import session_of
-
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
@@ -184,6 +167,8 @@ class Child:
             self._as_virtual(session).save(saved)
         for end in self.at_end if parent_process() is None else ():
             end()
+        for process in active_children():  # they would wait for this one for ever
+            process.kill()
         os._exit(0)
 
     def _watch_processes(self) -> None:
@@ -199,9 +184,6 @@ class Child:
         BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
     def _as_virtual(self, session: Session) -> Session:
-        from rooflight.records.session import COMPILED, PINS
-        from rooflight.records.timeline import VirtualRun
-
         wanted = self.wanted
         assert session.run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_map_only
 
 from rooflight.capture.run.callers import calling_line
-from rooflight.capture.run.hooks import WhenImported
+from rooflight.capture.run.hooks import when_imported
 from rooflight.virtual.api import Given, everywhere, replace_functions
 from rooflight.virtual.mode import HANDLERS, VirtualMode
 
@@ -60,7 +60,7 @@ def install(mode: VirtualMode, ranks: int, rank: int) -> None:
     _know_what_is_exchanged(mode)
     _reduce_by_hook()
     _spawn(mode, rank)
-    sys.meta_path.insert(0, WhenImported("torch.distributed.pipelining.schedules", partial(_prepare_pipelines, mode)))
+    when_imported("torch.distributed.pipelining.schedules", partial(_prepare_pipelines, mode))
 
 
 def _replace(new: dict[Any, Any]) -> None:

@@ -292,15 +292,9 @@ class VirtualMode(TorchDispatchMode):
     # -- values
 
     def _follow(
-        self,
-        func: Any,
-        facts: Facts,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        tensors: list[torch.Tensor],
-        written: list[torch.Tensor],
-        out: Any,
-    ) -> None:
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
+        written: list[torch.Tensor], out: Any,
+    ) -> None:  # fmt: skip
         """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
         if facts.known and self._can_run(facts, args, tensors):
             results = _tensors((out,), {})

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from rooflight.capture.run.hooks import WhenImported
+from rooflight.capture.run.hooks import when_imported
 from rooflight.virtual.mode import PLAIN, VirtualMode
 
 
@@ -38,7 +38,7 @@ def install(mode: VirtualMode) -> None:
     _enter_threads(mode)
     # transformers takes another way where a tensor is fake than on the device
     fakes = "transformers.utils.import_utils"
-    sys.meta_path.insert(0, WhenImported(fakes, lambda: setattr(sys.modules[fakes], "is_fake_tensor", lambda _: False)))
+    when_imported(fakes, lambda: setattr(sys.modules[fakes], "is_fake_tensor", lambda _: False))
 
 
 def _lifted(make: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,12 +120,14 @@ def _copy_storages() -> None:
         if type(self) is not FakeTensor or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
             return copied(self, memo)
         storage = self.untyped_storage()
-        key = "storage", storage._cdata, self.dtype
+        key = "storage", storage._cdata
         with torch.no_grad():
             if key not in memo:
                 size = (storage.nbytes() // self.element_size(),)
                 memo[key] = self.as_strided(size, (1,), 0).clone()
-            made = memo[id(self)] = memo[key].as_strided(self.shape, self.stride(), self.storage_offset())
+            made = memo[id(self)] = (
+                memo[key].view(self.dtype).as_strided(self.shape, self.stride(), self.storage_offset())
+            )
         made.grad = copy.deepcopy(self.grad, memo)
         return made.requires_grad_(self.requires_grad)
 

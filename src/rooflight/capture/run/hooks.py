@@ -46,6 +46,14 @@ class WhenImported(MetaPathFinder):
         return spec
 
 
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Call ``then`` after a module was imported: at once where it is there."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, WhenImported(name, then))
+
+
 def install(finder: StepFinder) -> None:
     """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
