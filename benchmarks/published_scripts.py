@@ -88,8 +88,8 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
         main, *others = re.split(r"^-{40}\n# (\w+\.py)\n-{40}\n", program, flags=re.M)
         for name, text in [("train_gpt.py", main), *zip(others[::2], others[1::2], strict=True)]:
             (Path(folder) / name).write_text(text)
-        for name in re.findall(r'run_id: str = f"(\w+)/', program):
-            (Path(folder) / "logs" / name).mkdir(parents=True)
+        for name in ("", *re.findall(r'run_id: str = f"(\w+)/', program)):
+            (Path(folder) / "logs" / name).mkdir(parents=True, exist_ok=True)
         tokens = Path(folder) / "data" / "fineweb10B" / "fineweb_train_000001.bin"
         write_tokens(tokens)
         for name in ("val_000001", *(f"train_{number:06}" for number in range(2, _FILES))):
@@ -104,7 +104,8 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
         on = json.loads(answered.read_text())["run"]["on"] if answered.exists() else []
         if on and (keep := os.environ.get("KEEP")):
             (Path(folder) / "it.session").replace(Path(keep) / f"{row['row_id']}.session")
-        lines = [line for line in run.stderr.splitlines() if re.match(r"\w*(Error|Exception|Exit)|rooflight:", line)]
+        said = r"(\[rank\d+\]: )?\w*(Error|Exception|Exit)|rooflight:"
+        lines = [line for line in run.stderr.splitlines() if re.match(said, line)]
         return on[0] if on else (lines or ["no step"])[-1][:110]
 
 
