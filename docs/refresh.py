@@ -128,7 +128,7 @@ def printed(block: Block) -> str:
             **os.environ,
             "PATH": f"{programs}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT / "src"),
-            "COLUMNS": "112",
+            "COLUMNS": "110",
             "PYTHONIOENCODING": "utf-8",
         }
         if block.round is None:

@@ -229,4 +229,4 @@ def test_a_busy_machine_is_named(ok, tmp_path, monkeypatch, share, said):
     assert out.count("\n") == 1
     assert ("other programs took" in out) == (said is not None)
     if said is not None:
-        assert f"; other programs took {said} of the CPU meanwhile, so these times may be too long: sample again" in out
+        assert f"; other programs took {said} of the CPU, so these times may be too long: sample again" in out

@@ -261,7 +261,7 @@ def test_a_solution_slower_than_eager_has_a_negative_share_and_eager_at_its_boun
     assert report_of(found).conclusion.startswith("The solution is slower than eager: 40.0 ms beside eager's 24.0 ms")
     found = score_by_hand(8.2e-3, 8.1e-3)
     assert (found.eager_at_bound, found.share("solution")) == (True, None)
-    assert "no way is left to go" in report_of(found).conclusion
+    assert "nothing is left to gain" in report_of(found).conclusion
 
 
 ROUGH = Difference(error=5e-3, rms=2e-3, tolerance=1e-2)

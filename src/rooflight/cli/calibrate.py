@@ -23,14 +23,15 @@ Kind = Literal["cpu", "cuda"]
 def calibrate(
     context: typer.Context,
     device: Annotated[
-        Kind | None, typer.Option(help="What to measure. [default: cuda where there is one, otherwise cpu]")
+        Kind | None,
+        typer.Option(metavar="KIND", help="What to measure, cpu or cuda. [default: cuda where there is one]"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the saved roofs even where they are higher.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Rough figures in two seconds, not saved: a trial run.")
     ] = False,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="cpu: roofs of this many threads. [default: as many as torch runs on]")
+        int | None, typer.Option(metavar="N", min=1, help="cpu: roofs of so many threads. [default: torch's]")
     ] = None,
     out: Annotated[
         Path,

@@ -213,7 +213,7 @@ SourceDevice = Annotated[
         "--device",
         metavar="NAME",
         autocompletion=completion.devices,
-        help="Device of traces and sessions that name none that is known (see: rooflight devices).",
+        help="Device of traces and sessions that do not name a known one (see: rooflight devices).",
     ),
 ]
 """The device of verbs that read sessions and traces as measured data."""

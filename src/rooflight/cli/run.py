@@ -35,8 +35,8 @@ class StepOptions:
     """Which steps of a script are looked at."""
 
     panel: ClassVar = "Step"
-    steps: Annotated[int | None, Option("Time so many steps. [default: all after the skipped]", "N", least=1)] = None
-    skip: Annotated[int, Option("Steps for warming up before one is recorded.", "N", least=0)] = 2
+    steps: Annotated[int | None, Option("Steps to time. [default: all after the skipped]", "N", least=1)] = None
+    skip: Annotated[int, Option("Steps that warm up, before one is recorded.", "N", least=0)] = 2
     step: Annotated[
         str | None,
         Option("What a step is: optimizer, backward, module:CLASS or function:FILE:NAME. [default: as found]", "KIND"),

@@ -35,12 +35,12 @@ class ElsewhereOptions:
     panel: ClassVar = "Elsewhere"
     on: Annotated[
         str | None,
-        Option("GPUs that are not here, by name: the script sees the first; the step is answered for each.",
+        Option("GPUs that are not here (see: rooflight devices): it runs as on the first, all are reported.",
                "DEVICE[,DEVICE...]"),
     ] = None  # fmt: skip
-    gpus: Annotated[int, Option("GPUs of a node that the script finds.", "N", least=1)] = 1
-    nodes: Annotated[int, Option("Nodes of so many GPUs; ranks are nodes times GPUs.", "N", least=1)] = 1
-    rank: Annotated[int, Option("Rank whose step is recorded.", "N", least=0)] = 0
+    gpus: Annotated[int, Option("GPUs per node, as the script sees them.", "N", least=1)] = 1
+    nodes: Annotated[int, Option("Nodes, each with --gpus GPUs: a rank for each GPU.", "N", least=1)] = 1
+    rank: Annotated[int, Option("Rank that runs and is recorded.", "N", least=0)] = 0
 
     def refuse_without_on(self) -> None:
         """Raise ValueError for an option that has no effect here."""

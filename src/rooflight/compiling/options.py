@@ -16,11 +16,11 @@ class Options:
     """What a preset, config or problem takes; None leaves it to its default."""
 
     panel: ClassVar = "Step"
-    step: Annotated[str | None, Option("Of a model: forward, train, prefill or decode. [default: forward]", "STEP")] = (
-        None
-    )
-    batch: Annotated[int | None, Option("Of a model: sequences or images per step.", "N")] = None
-    seq: Annotated[int | None, Option("Of a model: tokens per sequence.", "N")] = None
+    step: Annotated[
+        str | None, Option("Step of a preset or config: forward, train, prefill or decode. [default: forward]", "STEP")
+    ] = None
+    batch: Annotated[int | None, Option("Sequences or images per step. [default: the preset's]", "N")] = None
+    seq: Annotated[int | None, Option("Tokens per sequence. [default: the preset's]", "N")] = None
     dtype: str | None = None
     optimizer: str | None = None
     device: str | None = None
@@ -37,7 +37,8 @@ class ProgramOptions:
     ] = None
     backend: Annotated[str, Option("Backend of torch.compile.", "NAME")] = "inductor"
     dynamic: Annotated[
-        bool | None, Option("Dynamic shapes. [default: as torch chooses]", flags=("--dynamic/--static",))
+        bool | None,
+        Option("Compile for any shape, or for each shape. [default: as torch chooses]", flags=("--dynamic/--static",)),
     ] = None
     threads: Annotated[int | None, Option("CPU threads. [default: the cores]", "N")] = None
     limit_s: Annotated[float, Option("End a program that takes longer.", "SECONDS", flags=("--limit",))] = LIMIT_S
@@ -49,10 +50,14 @@ class BenchOptions(ProgramOptions):
 
     modes: Annotated[
         tuple[str, ...],
-        Option("default, reduce-overhead, max-autotune, aot-inductor: repeatable.", "MODE", flags=("--mode",)),
+        Option(
+            "default, reduce-overhead, max-autotune or aot-inductor; give it again for more. [default: default]",
+            "MODE",
+            flags=("--mode",),
+        ),
     ] = ("default",)
     iterations: Annotated[int, Option("Iterations of each program.", "N")] = 100
-    warmup: Annotated[int, Option("How many of them warm up: no part of the steady state.", "N")] = 5
+    warmup: Annotated[int, Option("First iterations, which no steady time counts.", "N")] = 5
     bounds: Annotated[bool, Option("Put the op and fused bound beside the times.", flags=("--bounds/--no-bounds",))] = (
         True
     )
@@ -63,9 +68,9 @@ class ExplainOptions(ProgramOptions):
     """What of a program is explained."""
 
     calls: Annotated[int, Option("Calls of the compiled program.", "N")] = 3
-    compile_mode: Annotated[str, Option("default, reduce-overhead or max-autotune.", "MODE", flags=("--mode",))] = (
-        "default"
-    )
+    compile_mode: Annotated[
+        str, Option("Mode of torch.compile: default, reduce-overhead or max-autotune.", "MODE", flags=("--mode",))
+    ] = "default"
     code: Annotated[bool, Option("Show the generated code of each kernel.")] = False
     dispatcher: Annotated[
         bool,
@@ -86,7 +91,7 @@ class GainOptions:
     host: Annotated[
         float | None,
         Option(
-            "Predict with a host that takes so long per launch (6e-6 to 17e-6 were measured). [default: typical]",
+            "Predict with this host time per launch. [default: typical; 6e-6 to 17e-6 were measured]",
             "SECONDS",
         ),
     ] = None

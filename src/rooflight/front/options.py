@@ -38,7 +38,9 @@ class RunOptions(Refusable):
     dtype: Annotated[
         str | None, Option("fp32, bf16, fp16. [default: bf16; fp32 on a CPU]", "DTYPE", names="dtypes")
     ] = None
-    optimizer: Annotated[str | None, Option("adamw, adamw-fused, sgd or none. [default: adamw]", "NAME")] = None
+    optimizer: Annotated[
+        str | None, Option("Of --step train: adamw, adamw-fused, sgd or none. [default: adamw]", "NAME")
+    ] = None
     small: Annotated[bool, Option("The preset's architecture in a size for a laptop.")] = False
 
 
@@ -50,14 +52,14 @@ class WhatIfOptions:
     precision: Annotated[
         str | None,
         Option(
-            "What if products may use fewer bits: tf32, bf16, fp8, ... [default: as the program says]",
+            "Matrix products as if in tf32, bf16, fp8, ... [default: as the program says]",
             "NAME",
             names="precisions",
         ),
     ] = None
     clock: Annotated[
         str | None,
-        Option("What if the clock is locked: 1.5GHz, 1410MHz. [default: the device's highest]", "CLOCK"),
+        Option("Peaks as if the clock were locked: 1.5GHz, 1410MHz. [default: the highest]", "CLOCK"),
     ] = None
 
     def roofs(self) -> WhatIf:
@@ -90,14 +92,14 @@ class PredictionOptions:
     """Whether and how a step's time is predicted."""
 
     panel: ClassVar = "Prediction"
-    predict: Annotated[bool, Option("Predict the step's time too, for any device.")] = False
+    predict: Annotated[bool, Option("Predict the step's time too, for any device, beside a typical host.")] = False
     models: Annotated[
         Path | None,
-        Option("Predict, with the models that rooflight fit wrote to this folder. [default: shipped]", "FOLDER"),
+        Option("Predict with the models that rooflight fit wrote to this folder. [default: shipped]", "FOLDER"),
     ] = None
     host: Annotated[
         float | None,
-        Option("Predict, with a host that takes so long per launch (6e-6 to 17e-6 were measured).", "SECONDS"),
+        Option("Predict with this host time per launch. [default: typical; 6e-6 to 17e-6 were measured]", "SECONDS"),
     ] = None
     graph: Annotated[bool, Option("Predict the step as replayed from a CUDA graph: the host launches once.")] = False
 

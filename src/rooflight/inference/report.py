@@ -237,7 +237,7 @@ def _notes(summary: SummaryDocument) -> Iterable[str]:
 def _workload_notes(workload: WorkloadData) -> Iterable[str]:
     if workload.others_share is not None and workload.others_share >= BUSY_SHARE:
         yield (
-            f"Other programs took at least {percent(workload.others_share)} of the CPU meanwhile: the times may be "
+            f"Other programs took at least {percent(workload.others_share)} of the CPU: the times may be "
             "theirs. Measure again on an idle machine."
         )
     yield from workload.notes

@@ -163,7 +163,7 @@ class Outcome:
         busy = ""
         if self.others_share is not None and self.others_share >= BUSY_SHARE and self.added:
             busy = (
-                f"; other programs took {percent(self.others_share)} of the CPU meanwhile, so these times may be too "
+                f"; other programs took {percent(self.others_share)} of the CPU, so these times may be too "
                 "long: sample again on a quiet machine"
             )
         return f"{job.name} {job.precision}: {counts} ({self.added} new) -> {self.csv}{failure}{busy}"

@@ -37,9 +37,9 @@ class SamplingRequest:
     sweep: Annotated[SweepName, Option("test: seconds; collect: the full grids; smart: until the budget is spent.")] = (
         "smart"
     )
-    budget: Annotated[str, Option("Time that smart may take: 90s, 5m, 2h, 1h30m.", "TIME")] = "1m"
+    budget: Annotated[str, Option("How long --sweep smart may take: 90s, 5m, 2h, 1h30m.", "TIME")] = "1m"
     parts: Annotated[int, Option("Divide the sweep into this many parts.", "N")] = 1
-    part: Annotated[int, Option("Sample this part, counted from 1.", "N")] = 1
+    part: Annotated[int, Option("Part to sample, of --parts, counted from 1.", "N")] = 1
     device_num: Annotated[
         int | None,
         Option("This GPU only, from 0. [default: every visible one]", "N", flags=("--device-num", "--device_num")),
@@ -47,9 +47,9 @@ class SamplingRequest:
     out: Annotated[Path, Option("Folder for sampling_data and sampling_log. [default: this folder]", "FOLDER")] = Path()
     threads: Annotated[int | None, Option("Threads (and cores) on a CPU. [default: torch's]", "N")] = None
     box_s: Annotated[
-        float, Option("Time that one direction of one shape may take.", "SECONDS", flags=("--time-box",))
+        float, Option("Longest time for a forward or a backward pass of one shape.", "SECONDS", flags=("--time-box",))
     ] = 5.0
-    warm: Annotated[bool, Option("Leave the caches as the last run did.", flags=("--warm-cache",))] = False
+    warm: Annotated[bool, Option("Do not empty the caches before each sample.", flags=("--warm-cache",))] = False
     cpu: Annotated[bool, Option("Sample on the CPU even where there is a GPU.")] = False
 
     @property

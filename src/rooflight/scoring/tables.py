@@ -19,14 +19,14 @@ def conclusion(score: Score) -> str:
     if score.checked is None:
         return f"Nothing ran: {score.not_run}. Any program for this work needs at least {bound}."
     if not score.checked.agrees:
-        return f"{score.solution} is wrong: {score.checked.why}. A wrong solution gets no share of the way."
+        return f"{score.solution} is wrong: {score.checked.why}. A wrong solution has no share."
     if score.trials is None:
         needs = f"Any program for this work needs at least {bound} there."
         return f"The solution is right. No times: {score.not_timed}. {needs}"
     text = _sentence(score, str(bound))
     if score.trials.disturbed:
         taken = percent(score.trials.others_share or 0.0)
-        text += f" Other programs took {taken} of the CPU meanwhile: score again on a quiet machine."
+        text += f" Other programs took {taken} of the CPU: score again on a quiet machine."
     return text
 
 
@@ -39,7 +39,7 @@ def _sentence(score: Score, bound: str) -> str:
         return f"Contradiction: {fast[0]} took {took}, less than {light}."
     share = score.share(SOLUTION)
     if share is None:
-        return f"The solution takes {times}. Eager is at {light} already, within 5%: no way is left to go."
+        return f"The solution takes {times}. Eager is at {light} already, within 5%: nothing is left to gain."
     if share < 0:
         return f"The solution is slower than eager: {times}, and away from {light}."
     compiled = score.share(COMPILED)

@@ -282,7 +282,7 @@ def _notes(results: Sequence[Compiled]) -> Iterable[str]:
             yield f"{name}: fusing at best saves {percent(saved)} of {moved}."
         if result.others_share is not None and result.others_share >= BUSY_SHARE:
             taken = percent(result.others_share)
-            yield f"{name}: other programs took {taken} of the CPU meanwhile: run again on a quiet machine."
+            yield f"{name}: other programs took {taken} of the CPU: run again on a quiet machine."
         if result.verdict == "neutral":
             yield f"{name}: less than {percent(NEUTRAL)} is neither a gain nor a loss."
 

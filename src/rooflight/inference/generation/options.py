@@ -24,7 +24,7 @@ class LoopOptions(Refusable):
         str | None,
         Option("Draft model: preset, config.json, or self:N, the target's first N layers.", "DRAFT", names="presets"),
     ] = None
-    gamma: Annotated[int | None, Option("Tokens drafted per step. [default: 4]", "N")] = None
+    gamma: Annotated[int | None, Option("Tokens that the draft proposes per step. [default: 4]", "N")] = None
     acceptance: Annotated[
         float | None,
         Option("Accept each drafted token with this probability, not at the models' own rate.", "P"),
@@ -32,15 +32,22 @@ class LoopOptions(Refusable):
     baseline: Annotated[
         bool, Option("With a draft: run without it too, in turns.", flags=("--baseline/--no-baseline",))
     ] = True
-    temperature: Annotated[float | None, Option("0 takes the most probable token. [default: 1]", "T")] = None
+    temperature: Annotated[
+        float | None, Option("Temperature of sampling; 0 takes the most probable token. [default: 1]", "T")
+    ] = None
     seed: Annotated[int | None, Option("Seed of prompts and draws. [default: 0]", "N")] = None
     cache: Annotated[
-        str | None, Option("dynamic, static or ragged. [default: dynamic; ragged with a draft]", "KIND")
+        str | None,
+        Option(
+            "KV cache: dynamic (grows), static (full length) or ragged (a length per sequence). "
+            "[default: dynamic; ragged with a draft]",
+            "KIND",
+        ),
     ] = None
     dtype: Annotated[
         str | None, Option("fp32, bf16, fp16. [default: bf16; fp32 on a CPU]", "DTYPE", names="dtypes")
     ] = None
-    device: Annotated[Literal["cpu", "cuda"], Option("cpu or cuda.", "DEVICE")] = "cpu"
+    device: Annotated[Literal["cpu", "cuda"], Option("Where to run: cpu or cuda.", "DEVICE")] = "cpu"
     small: Annotated[bool, Option("The presets' architectures in a size for a laptop.")] = False
 
     def __post_init__(self) -> None:
@@ -61,7 +68,7 @@ class JobOptions:
 
     panel: ClassVar = "Runs"
     runs: Annotated[int, Option("Measured runs.", "N")] = 3
-    warmup: Annotated[int, Option("Runs before them that are not measured.", "N")] = 1
+    warmup: Annotated[int, Option("Runs before the measured ones.", "N")] = 1
     bounds: Annotated[
         bool,
         Option("Put the op bound of each bucket beside its time.", flags=("--bounds/--no-bounds",)),
@@ -73,8 +80,10 @@ class JobOptions:
     slo_ttft_ms: Annotated[float | None, Option("Goodput counts requests whose first token comes within MS.", "MS")] = (
         None
     )
-    slo_tpot_ms: Annotated[float | None, Option("The same for the time per output token.", "MS")] = None
-    slo_e2e_ms: Annotated[float | None, Option("The same for the latency of the whole request.", "MS")] = None
+    slo_tpot_ms: Annotated[
+        float | None, Option("Goodput counts requests that take at most MS per output token.", "MS")
+    ] = None
+    slo_e2e_ms: Annotated[float | None, Option("Goodput counts requests that end within MS.", "MS")] = None
     all: Annotated[bool, Option("Print all tables, not only where the time goes.")] = False
 
     @property

@@ -42,8 +42,8 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         )
     if assumed := coverage.upper_calls:
         yield (
-            f"The work of {count_of(assumed, 'call')} depends on data that were not recorded: its cost is an upper "
-            "estimate (assumed in --json)."
+            f"{count_of(assumed, 'call depends on its data; its', 'calls depend on their data; their')} cost is an upper "
+            f"estimate (--json lists {'it' if assumed == 1 else 'them'})."
         )
     yield from _host_side_note(analysis)
     if not device.memory:

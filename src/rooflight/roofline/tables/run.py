@@ -64,7 +64,7 @@ def of_script(run: Run | None, verdict: str) -> str:
         return what + verdict
     longest = max(run.between, key=lambda each: each.seconds)
     name = {"other": "the script's own code"}.get(longest.name, f"the {longest.name}")
-    lie = f"{Quantity(seconds, 's')} a step in the mean, {percent(part)} of the time"
+    lie = f"{Quantity(seconds, 's')} a step on average, {percent(part)} of the time"
     return f"{what}{verdict} Between steps lie {lie}, most of it in {name}."
 
 
