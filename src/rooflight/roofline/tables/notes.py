@@ -41,10 +41,8 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
             f"{named}. They are inferred from the classes of modules and the shapes of their tensors."
         )
     if assumed := coverage.upper_calls:
-        yield (
-            f"{count_of(assumed, 'call depends on its data; its', 'calls depend on their data; their')} cost is an upper "
-            f"estimate (--json lists {'it' if assumed == 1 else 'them'})."
-        )
+        named = count_of(assumed, "call depends on its data; its", "calls depend on their data; their")
+        yield f"{named} cost is an upper estimate (--json lists {'it' if assumed == 1 else 'them'})."
     yield from _host_side_note(analysis)
     if not device.memory:
         yield f"No roof is known: {'; '.join(device.notes) or device.name}."
