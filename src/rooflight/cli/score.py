@@ -40,7 +40,7 @@ def score(
 
     Both files have KernelBench's form. The solution is checked against the reference on several inputs, with the same
     weights; then eager, torch.compile and the solution are timed in turns, on new inputs each time, beside the bounds
-    of the reference's work. The share of the way is (eager - solution) / (eager - program bound): 0 % is eager, 100 %
+    of the reference's work. The share is (eager - solution) / (eager - program bound): 0 % is eager, 100 %
     is light.
 
     Nothing is timed for a --device that is not in this machine.
