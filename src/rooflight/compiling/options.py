@@ -50,11 +50,7 @@ class BenchOptions(ProgramOptions):
 
     modes: Annotated[
         tuple[str, ...],
-        Option(
-            "default, reduce-overhead, max-autotune or aot-inductor; give it again for more. [default: default]",
-            "MODE",
-            flags=("--mode",),
-        ),
+        Option("default, reduce-overhead, max-autotune or aot-inductor; may repeat.", "MODE", flags=("--mode",)),
     ] = ("default",)
     iterations: Annotated[int, Option("Iterations of each program.", "N")] = 100
     warmup: Annotated[int, Option("First iterations, which no steady time counts.", "N")] = 5

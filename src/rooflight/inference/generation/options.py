@@ -32,17 +32,10 @@ class LoopOptions(Refusable):
     baseline: Annotated[
         bool, Option("With a draft: run without it too, in turns.", flags=("--baseline/--no-baseline",))
     ] = True
-    temperature: Annotated[
-        float | None, Option("Temperature of sampling; 0 takes the most probable token. [default: 1]", "T")
-    ] = None
+    temperature: Annotated[float | None, Option("Of sampling; 0: the most probable token. [default: 1]", "T")] = None
     seed: Annotated[int | None, Option("Seed of prompts and draws. [default: 0]", "N")] = None
     cache: Annotated[
-        str | None,
-        Option(
-            "KV cache: dynamic (grows), static (full length) or ragged (a length per sequence). "
-            "[default: dynamic; ragged with a draft]",
-            "KIND",
-        ),
+        str | None, Option("KV cache: dynamic, static or ragged. [default: dynamic; ragged with a draft]", "KIND")
     ] = None
     dtype: Annotated[
         str | None, Option("fp32, bf16, fp16. [default: bf16; fp32 on a CPU]", "DTYPE", names="dtypes")
@@ -80,9 +73,7 @@ class JobOptions:
     slo_ttft_ms: Annotated[float | None, Option("Goodput counts requests whose first token comes within MS.", "MS")] = (
         None
     )
-    slo_tpot_ms: Annotated[
-        float | None, Option("Goodput counts requests that take at most MS per output token.", "MS")
-    ] = None
+    slo_tpot_ms: Annotated[float | None, Option("Goodput counts requests of at most MS per token.", "MS")] = None
     slo_e2e_ms: Annotated[float | None, Option("Goodput counts requests that end within MS.", "MS")] = None
     all: Annotated[bool, Option("Print all tables, not only where the time goes.")] = False
 
