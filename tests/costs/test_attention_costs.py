@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from builders import cost, spec
 from cost_table import costs
@@ -46,6 +48,16 @@ def test_a_mask_is_data():
     assert "mask" in c.note
     assert c.matrix_flops == 32_768
     assert c.bytes_read == 6_208  # and 64 bytes of mask
+
+
+def test_a_batch_of_the_same_sequence_is_needed_once():
+    """32,768 FLOPs of two entries, one of which a kernel may spare, unless dropout makes them differ."""
+    expanded = {name: replace(each, strides=(0, 8 * 16, 16, 1)) for name, each in qkv().items()}
+    assert cost(SDPA, expanded, [out()]).avoidable_flops == 16_384
+    assert cost(SDPA, {**expanded, "key": qkv()["key"]}, [out()]).avoidable_flops == 0
+    assert cost(SDPA, expanded, [out()], dropout_p=0.5).avoidable_flops == 0
+    none = {name: replace(each, shape=(0, 4, 8, 16)) for name, each in expanded.items()}
+    assert cost(SDPA, none, [out(batch=0)]).matrix_flops == 0
 
 
 def packed(tokens=12, cum=("cum_seq_q", "cum_seq_k")):

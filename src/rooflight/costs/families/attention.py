@@ -168,10 +168,20 @@ def attention(
         hidden = seen.hidden(heads.num_queries, heads.num_keys)
         unread = _unread_bytes(op, key, value, heads.num_keys, hidden)
         pairs = seen.pairs(heads.num_queries, heads.num_keys)
-        rule = attention_backward if backward else attention_forward
-        return rule(op, heads, pairs, query, unread=unread, note=note or mask_note(op))
+        if backward:
+            return attention_backward(op, heads, pairs, query, unread=unread, note=note or mask_note(op))
+        found = attention_forward(op, heads, pairs, query, unread=unread, note=note or mask_note(op))
+        repeats = 1 if mask_note(op) or op.attribute("dropout_p") else _repeats(query, key, value)
+        spared = found.matrix_flops - found.matrix_flops // repeats
+        return replace(found, avoidable_flops=spared, vector_flops=found.vector_flops // repeats)
 
     return cost
+
+
+def _repeats(*operands: TensorSpec) -> int:
+    """How often the same attention is asked for: entries of the batch along which all operands are expanded."""
+    alike = len({len(each.shape) for each in operands}) == 1 and len(operands[0].shape) == 4  # batch, heads, ...
+    return max(1, min(each.repeats(0) for each in operands)) if alike else 1
 
 
 def blocks(*, backward: bool = False) -> Formula:
