@@ -99,6 +99,7 @@ def cluster():
         yield made
 
 
+@pytest.mark.slow
 def test_a_cluster_reads_what_this_process_reads(folder, cluster):
     on = ReadOn(executor="ray", address=cluster.address)
     there = read_ranks([str(folder)], None, on, lambda text: None)

@@ -267,6 +267,7 @@ for _ in range(6):
     assert 0 <= ended.document["measurement"]["others_share"] <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("outer", ["f'train {place % 2}'", "('a', 'b')[place > 1]"])
 def test_phases_that_hold_some_steps_only_are_not(script, outer):
     step = script(PHASES.replace("OUTER", outer)).run["step"]
@@ -274,6 +275,7 @@ def test_phases_that_hold_some_steps_only_are_not(script, outer):
     assert step["recorded"] is not None
 
 
+@pytest.mark.slow
 def test_phases_within_a_step_or_around_all_of_them_are_not(script):
     text = """
 import torch, rooflight as rl
@@ -291,6 +293,7 @@ with rl.phase("epoch"): epoch()
     assert (step["kind"], step["count"], step["recorded"]) == ("optimizer", 8, 3)
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_steps_every_third_time_inside_compiled_code(script):
     text = """
 import torch

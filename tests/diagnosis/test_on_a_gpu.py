@@ -147,11 +147,11 @@ def test_group_norms_that_copy_images_back_make_channels_last_slower(weight_is_c
     """A group norm takes contiguous images; a weight that the step computes is contiguous, and so are the images."""
     with torch.device("meta"):
         net = torch.nn.Conv2d(128, 128, 3, padding=1).half()
-        norm, images = torch.nn.GroupNorm(8, 128).half(), torch.empty(64, 128, 56, 56).half()
+        norm, images = torch.nn.GroupNorm(8, 128), torch.empty(64, 128, 56, 56).half()
 
     def step() -> torch.Tensor:
         weight = net.weight - net.weight.mean() if weight_is_computed else net.weight
-        return norm(torch.nn.functional.conv2d(images, weight, padding=1))
+        return norm(torch.nn.functional.conv2d(images, weight, padding=1).float())  # as autocast does
 
     reasons = [each.reason for each in on_a_gpu(step).not_worth_it if each.id == "channels-last"]
     assert any("slower" in reason for reason in reasons) == (not weight_is_computed)

@@ -210,8 +210,9 @@ def back_again(facts: Facts) -> tuple[int, Int64]:
     written: set[int] = set()
     convolutions, norms = 0, []
     for call, (signature, reads, writes) in enumerate(zip(of.signature.tolist(), of.reads, of.writes, strict=True)):
-        if names[signature] == "aten::_to_copy" and kept.issuperset(reads):  # autocast keeps the order
-            kept.update(writes)
+        if names[signature] == "aten::_to_copy":  # autocast keeps the order
+            for laid in (kept, written):
+                laid.update(writes if laid.issuperset(reads) else ())
         elif "convolution" in names[signature]:
             convolutions += 1
             written.update(writes if reads[1:2] and reads[1] in kept else ())
