@@ -32,12 +32,14 @@ def with_devices(found: Diagnosis, others: Iterable[CostedSession]) -> Diagnosis
         wall = other.totals.predicted_wall
         if wall is None:
             continue
-        there, gain_s = Quantity(wall.time_s, "s"), found.step_s - wall.time_s
+        run = other.session.run
+        here_s = found.step_s - sum(each.seconds for each in (run.between if run is not None else ()))
+        there, gain_s = Quantity(wall.time_s, "s"), here_s - wall.time_s  # what lies between steps stays
         if gain_s <= LEAST * found.step_s:
-            slower = f"predicted to take {there} there, {Quantity(found.step_s, 's')} here"
+            slower = f"predicted to take {there} there, {Quantity(here_s, 's')} here"
             rest.append(NotWorthIt(id=DEVICE.id, title=other.device.name, reason=slower))
             continue
-        evidence = f"{Quantity(found.step_s, 's')} here, {found.source}; {there} predicted there"
+        evidence = f"{Quantity(here_s, 's')} here, {found.source}; {there} predicted there"
         findings.append(
             Finding(
                 id=DEVICE.id,
@@ -48,8 +50,8 @@ def with_devices(found: Diagnosis, others: Iterable[CostedSession]) -> Diagnosis
                 evidence=evidence,
                 remedy=f"run it on {other.device.name}",
                 predicted_gain_s=gain_s,
-                predicted_gain_low_s=found.step_s - wall.high_s,
-                predicted_gain_high_s=found.step_s - wall.low_s,
+                predicted_gain_low_s=here_s - wall.high_s,
+                predicted_gain_high_s=here_s - wall.low_s,
                 after_others_s=max(0.0, left * gain_s),
                 verify=DEVICE.verify,
             )
