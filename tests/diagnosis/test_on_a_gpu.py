@@ -14,6 +14,7 @@ import torch
 import rooflight as rl
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.remedies.devices import with_devices
+from rooflight.records.timeline import Between, Run
 from rooflight.roofline.findings import Diagnosis
 
 
@@ -170,6 +171,11 @@ def test_another_device_is_offered_where_it_is_predicted_to_take_less() -> None:
     assert found.predicted_gain_low_s == pytest.approx(here.time_s - there.high_s)
     (*_, slower) = with_devices(diagnose(h100), [l4]).not_worth_it
     assert (slower.id, slower.title) == ("another-device", "L4")
+    # a script's loader takes as long beside any device
+    between = (Between(name="loader", seconds=1.0, share=0.9),)
+    of_script = replace(recording.session, run=Run(script="train.py", exit_code=0, between=between))
+    l4, h100 = (rl.analyze(of_script, each, predictor=rl.Predictor()) for each in ("L4", "H100-SXM5-80GB"))
+    assert not [each for each in with_devices(diagnose(l4), [h100]).findings if each.id == "another-device"]
 
 
 def test_what_the_host_computes_before_a_copy_is_the_loaders_and_no_launch() -> None:
