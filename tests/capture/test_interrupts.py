@@ -1,14 +1,18 @@
 """A KeyboardInterrupt at any moment: whole records, and torch as it was."""
 
+import linecache
 import subprocess
 import sys
 import time
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from alarms import alarm_clock
 from recorded_model import aligned, model, raiser, recorded, x
+from torch.nn.functional import scaled_dot_product_attention
 from torch_state import torch_state
 
 import rooflight as rl
@@ -53,6 +57,43 @@ def test_an_interrupt_at_any_moment_leaves_whole_records_and_lifetimes(memory: b
             assert len(made) == len(session.storage_bytes)
             assert (freed[freed != KEPT] >= made[freed != KEPT]).all()
             assert memory_use(session).peak_bytes >= sum(p.nbytes for p in net.parameters())
+
+
+def test_an_interrupt_at_any_line_of_a_composite_leaves_the_next_one_whole() -> None:
+    def attend() -> None:
+        scaled_dot_product_attention(x(), x(), x())
+
+    stops = 0
+
+    def watch(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal stops
+        if frame.f_code.co_name not in ("_call", "_calling") or not frame.f_code.co_filename.endswith("composites.py"):
+            return None
+        # Python looks for signals after calls and at the ends of loops: not between a finally and its first call
+        if event == "line" and "mark.clear()" not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+            stops += 1
+            if stops == at:
+                raise KeyboardInterrupt
+        return watch
+
+    whole, before = [op.signature.name for op in recorded(attend).records], sys.gettrace()
+    for at in range(1, 1000):
+        stops = 0
+        with rl.record() as outer, rl.record() as inner:
+            sys.settrace(watch)
+            try:
+                attend()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            attend()
+        for recording in (outer, inner):
+            names = [op.signature.name for op in recording.session.records]
+            assert names[-len(whole) :] == whole, at
+        if stops < at:
+            break
+    assert at > 10
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

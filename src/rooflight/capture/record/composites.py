@@ -132,7 +132,7 @@ class Composites:
     def __init__(self, source: Source) -> None:
         self._source = source
         self.active = False  # whether there is anything to do for each op
-        self.calling = 0  # how many composite calls are open
+        self.calling: list[bool] = []  # not empty while a composite call is open
         self._regions: list[_Region] = []
         self._starts: list[int] = []
         self._open: _Region | None = None  # the region whose backward is running
@@ -349,22 +349,13 @@ def _with_graph(
     op: Any, args: tuple[Any, ...], tensors: Sequence[torch.Tensor], needed: Sequence[bool], grads: Sequence[Any]
 ) -> list[torch.Tensor | None]:
     """Gradients that have gradients themselves (``create_graph``): those of the decomposed call, not recorded."""
-    sources = open_sources()
-    for source in sources:
-        source.composites.calling += 1
-    try:
-        with _unseen(tensors[0]):
-            given = [
-                tensor.view_as(tensor) if wanted else tensor for tensor, wanted in zip(tensors, needed, strict=True)
-            ]
-            out = decomposed(op, tuple(_with_tensors(args, iter(given))), {})
-            pairs = [pair for pair in zip(tensors_in(out), grads, strict=True) if pair[1] is not None]
-            wanted = [tensor for tensor, flag in zip(given, needed, strict=True) if flag]
-            outs, given_grads = zip(*pairs, strict=True)
-            found = iter(torch.autograd.grad(outs, wanted, given_grads, create_graph=True, allow_unused=True))
-    finally:
-        for source in sources:
-            source.composites.calling -= 1
+    with _calling(open_sources()), _unseen(tensors[0]):
+        given = [tensor.view_as(tensor) if wanted else tensor for tensor, wanted in zip(tensors, needed, strict=True)]
+        out = decomposed(op, tuple(_with_tensors(args, iter(given))), {})
+        pairs = [pair for pair in zip(tensors_in(out), grads, strict=True) if pair[1] is not None]
+        wanted = [tensor for tensor, flag in zip(given, needed, strict=True) if flag]
+        outs, given_grads = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outs, wanted, given_grads, create_graph=True, allow_unused=True))
     return [next(found) if flag else None for flag in needed]
 
 
@@ -404,25 +395,33 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
         return apply(call, *tensors)
     sequence = torch._C._autograd._get_sequence_nr()
     starts = [len(source.tape) for source in sources]
-    for source in sources:
-        source.composites.calling += 1
     stopped: Exception | None = None
-    try:
-        out = decomposed(composite.op, args, kwargs)
-    except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
-        if composite.on_meta is None:
-            raise
-        with _unseen(tensors[0]):
-            stopped, results = error, composite.on_meta(given)
-            out = results[0] if results and len(results) == 1 else results
-    finally:
-        for source in sources:
-            source.composites.calling -= 1
+    with _calling(sources):
+        try:
+            out = decomposed(composite.op, args, kwargs)
+        except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
+            if composite.on_meta is None:
+                raise
+            with _unseen(tensors[0]):
+                stopped, results = error, composite.on_meta(given)
+                out = results[0] if results and len(results) == 1 else results
     for source, first in zip(sources, starts, strict=True):
         source.composites.note(composite, first, sequence, given, out)
     if stopped is not None:
         raise stopped
     return out
+
+
+@contextmanager
+def _calling(sources: Sequence[Source]) -> Iterator[None]:
+    """Account for what runs as part of one call. One mark for all, so that no interrupt takes it off some."""
+    mark = [True]
+    try:
+        for source in sources:
+            source.composites.calling = mark
+        yield
+    finally:
+        mark.clear()
 
 
 def _has_no_values(tensor: torch.Tensor) -> bool:
