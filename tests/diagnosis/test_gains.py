@@ -11,7 +11,9 @@ import torch.nn.functional as F  # noqa: N812
 from test_diagnose import GAP_S, OP_S, facts_of, ids, recorded, timed
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
+from tracked import CPU
 
+from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.timeline import Compilation, HostLine, HostTime, Within
@@ -161,6 +163,17 @@ def test_attention_in_one_kernel_still_takes_exponentials() -> None:
 
     found = first(written_out, "sdpa")
     assert found.seconds_lost - found.predicted_gain_s > 0.4 * OP_S
+
+
+def test_without_roofs_nothing_is_promised_of_products() -> None:
+    q, k, v = torch.randn(3, 2, 4, 64, 16).unbind(0)
+    session = recorded(lambda: torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1) @ v)
+    known, unknown = (
+        {each.id: each for each in diagnose(timed(session, device=device)).findings}
+        for device in (CPU, DeviceSpec(name="a CPU", vendor="", architecture="", kind="cpu"))
+    )
+    apart_s = known["sdpa"].predicted_gain_s - unknown["sdpa"].predicted_gain_s
+    assert apart_s > 0.85 * 2 * OP_S  # of two small products, with the views before them
 
 
 def test_rows_of_a_table_read_twice_are_followed_through_the_sum_of_their_gradients() -> None:

@@ -153,7 +153,7 @@ def test_that_a_cpu_has_no_roofs_is_known_without_importing_torch(monkeypatch):
     """The report of a script's run would take seconds and 200 MB more."""
     monkeypatch.setattr(environment, "torch_threads", lambda: pytest.fail("torch was imported"))
     with without_calibrating():
-        assert current_device("cpu", threads=3).notes == (UNCALIBRATED,)
+        assert current_device("cpu", threads=3).notes == (UNCALIBRATED.format(" --threads 3"),)
 
 
 def test_the_report_names_the_threads():

@@ -30,9 +30,7 @@ Progress = Callable[[str], None]
 CalibrationWarning = calibrations.CalibrationWarning
 
 _TAKES_S: Final[dict[DeviceKind, int]] = {"cpu": 20, "cuda": 40}
-
-
-UNCALIBRATED: Final = "rooflight calibrate measures the roofs, in 20 s"
+UNCALIBRATED: Final = "rooflight calibrate{} measures the roofs, in 20 s"
 _may_calibrate: ContextVar[bool] = ContextVar("may_calibrate", default=True)
 
 
@@ -137,7 +135,8 @@ def current_device(
         return devices.get(cpu_model())
     known = devices.get(cuda_name() or "no GPU") if kind == "cuda" else None
     if not _may_calibrate.get():
-        return known or DeviceSpec(name=cpu_model(), vendor="", architecture="", kind="cpu", notes=(UNCALIBRATED,))
+        how = UNCALIBRATED.format(f" --threads {threads}" if threads else "")
+        return known or DeviceSpec(name=cpu_model(), vendor="", architecture="", kind="cpu", notes=(how,))
     try:
         return calibrate(kind, threads=threads, progress=progress)
     except RuntimeError as error:

@@ -54,9 +54,10 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     multiply = np.flatnonzero(on_scores & of.products)
     calls: Int64 = np.concatenate([between, multiply])
     # the kernel multiplies and takes exponentials as they do, at a size that stays in the cache, and moves no scores
-    needed_s = of.gain(float(of.bound_s[multiply].sum()) / _EFFICIENCY)
-    gain_s = facts.spared(between) - facts.spared(softmaxes, _EXPONENTIALS)
-    gain_s += max(0.15 * facts.spared(multiply), facts.spared(multiply) - needed_s)
+    multiplying_s, bound_s = facts.spared(multiply), float(of.bound_s[multiply].sum())
+    gain_s = facts.spared(between) - facts.spared(softmaxes, _EXPONENTIALS) + 0.15 * multiplying_s
+    if bound_s:
+        gain_s += max(0.0, 0.85 * multiplying_s - of.gain(bound_s / _EFFICIENCY))
     text = (
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls)}"

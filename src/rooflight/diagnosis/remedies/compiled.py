@@ -73,7 +73,9 @@ def _brought(facts: Facts, analysis: Analysis) -> tuple[Gain, tuple[float, ...]]
     share = min(1.0, (of.device_total_s + of.host_total_s) / of.step_s) if of.on_cpu else 1.0
     most_s = of.step_s * share if of.on_cpu or gain.of_networks else _at_most(of, gain.work)
     speedups = (gain.steady_speedup, gain.speedup_low, gain.speedup_high)
-    return gain, tuple(min(most_s, max(0.0, of.step_s * share * (1 - 1 / each))) for each in speedups)
+    best, low, high = (min(most_s, max(0.0, of.step_s * share * (1 - 1 / each))) for each in speedups)
+    # without roofs nobody knows what the ops lose: at most all that the merged ones take
+    return gain, (best, low, high) if analysis.totals.op_bound_s else (best / 2, 0.0, best)
 
 
 def _at_most(of: Evidence, work: CompiledWork) -> float:
