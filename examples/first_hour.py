@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-RATE, PITCHES, MELS, WIDTH, HEADS, LAYERS = 16_000, 24, 64, 128, 4, 2
+RATE, PITCHES, MELS, WIDTH, HEADS, LAYERS = 16_000, 24, 64, 128, 8, 2
 
 
 class Tones(Dataset):
