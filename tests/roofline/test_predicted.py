@@ -242,7 +242,10 @@ def test_the_report_says_how_long_how_sure_and_why():
     assert "a host that takes 9.00 µs per launch (typical" in text
     assert "such ops (60.0%), other ops, sizes or devices (30.0%), no measurement (10.0%) of the time" in text
     assert "10.0% of the predicted time is of ops without a model (bmm)" in text
-    assert "30.0% of the predicted time is of ops outside of what models learned from" in text
+    assert (
+        "60.0% of the predicted time is of ops measured on this device. Others differ by kind, size or device (mm)"
+        in text
+    )
     assert "The step is predicted to take 10.0 ms (90 %: 8.2" in text
     assert (
         "the device takes longest. The device alone, as if replayed from a graph, is predicted to take 10.0 ms." in text

@@ -193,10 +193,11 @@ def _predicted_notes(analysis: CostedSession) -> Iterable[str]:
             f"({_largest(analysis, typical=True)}): twice their bound, with a wide interval."
         )
     if predicted.extrapolated_s:
+        measured_s = predicted.time_s - predicted.typical_s - predicted.extrapolated_s
         yield (
-            f"{percent(predicted.extrapolated_s / predicted.time_s)} of the predicted time is of ops outside of what "
-            f"models learned from, by kind, size or device ({_largest(analysis, typical=False)}): the "
-            "interval is wider, and less certain than 90 %."
+            f"{percent(measured_s / predicted.time_s)} of the predicted time is of ops measured on this device. Others "
+            f"differ by kind, size or device ({_largest(analysis, typical=False)}): the interval is wider, and less "
+            "certain than 90 %."
         )
     if predicted.holds is False:
         yield "The measured ops lie outside of the predicted interval: the models do not fit this device or program."
