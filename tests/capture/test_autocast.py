@@ -190,3 +190,20 @@ def test_a_users_step_is_analysed_in_the_precision_it_asks_for(tmp_path):
     assert {tensor.dtype for tensor in ops["aten::mm"].signature.inputs} == {"bfloat16"}
     steps = [operation for name, operation in ops.items() if "addcdiv" in name]
     assert [operation.calls for operation in steps] == [1]  # one kernel for all parameters
+
+
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_slow_step_recorded_for_a_gpu_elsewhere_says_how_nothing_need_be_computed(
+    tmp_path, monkeypatch, caplog, slow
+):
+    from rooflight.front import targets
+    from rooflight.front.options import RunOptions
+
+    path = tmp_path / "train.py"
+    wait = "\n        time.sleep(0.05)" * slow
+    path.write_text("import time\n" + SCRIPT.replace("    def step():", f"    def step():{wait}"))
+    monkeypatch.setattr(targets, "_SILENT_S", 0.03 if slow else 60.0)
+    targets.analyze_target(f"{path}:make_step", RunOptions(), device="H100-SXM5-80GB")
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == slow  # of two runs that each take longer
+    assert all("on this CPU" in text and 'with torch.device("meta"):' in text for text in said)

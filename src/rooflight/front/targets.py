@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from threading import Timer
+from typing import TYPE_CHECKING, Final
 
 from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
@@ -18,6 +20,7 @@ from rooflight.front.sessions import analyze, analyze_file
 from rooflight.front.sources import is_session
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import DECODED, Session
+from rooflight.records.visible import visible
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
 from rooflight.traces.file.discovery import is_trace
@@ -37,6 +40,11 @@ class Observed:
 
 ROOM = 1.2
 """Memory a run needs over what its ops show: kernels take workspaces, torch itself some, and allocators round up."""
+_SILENT_S: Final = 2.0
+_COMPUTES: Final = (
+    "rooflight: %s computes on this CPU, though its times are not asked for. Nothing is computed if its model and "
+    'tensors are made on meta (with torch.device("meta"): ...) or, for a GPU that is not here, on "cuda"'
+)
 
 
 def analyze_target(
@@ -154,6 +162,24 @@ def _record_elsewhere(
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
     from rooflight.capture.time.measure import measure
+
+    with nullcontext() if measured else _told_if_slow(target):
+        step, session = _recorded_function(target, inputs, progress)
+    return Observed(session=measure(session, step.run, progress=progress) if measured else session, step=step)
+
+
+@contextmanager
+def _told_if_slow(target: str) -> Iterator[None]:
+    slow = Timer(_SILENT_S, logging.getLogger("rooflight").warning, (_COMPUTES, visible(target)))
+    slow.daemon = True
+    slow.start()
+    try:
+        yield
+    finally:
+        slow.cancel()
+
+
+def _recorded_function(target: str, inputs: str | None, progress: Progress) -> tuple[Step, Session]:
     from rooflight.workloads.targets import open_target
     from rooflight.workloads.user_code import refuse_pending
 
@@ -162,8 +188,7 @@ def _observe_function(target: str, inputs: str | None, measured: bool, progress:
     if not step.has_run:
         progress("running it once, so that lazily made state is not part of the record")
         refuse_pending(step.run(), target)
-    session = _record(step, progress)
-    return Observed(session=measure(session, step.run, progress=progress) if measured else session, step=step)
+    return step, _record(step, progress)
 
 
 def _observe_here(
