@@ -76,7 +76,7 @@ def test_a_sentence_stands_on_one_page_only():
         ("A plain sentence.\n", 0),
         ("word " * 36 + ".\n", 1),
         ("| a |\n|---|\n" + "| 1 |\n" * 21, 1),
-        ("```\n" + "line\n" * 26 + "```\n", 1),
+        ("```\n" + "line\n" * (STYLE["output_lines"] + 1) + "```\n", 1),
         ("The model knows it, as before.\n", 2),
         ("## Tried\n", 1),
     ],
