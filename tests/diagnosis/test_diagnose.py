@@ -30,6 +30,7 @@ from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import in_brief
 
 OP_S, GAP_S = 1e-3, 1e-6
+ROWS, MASK = torch.tensor([0, 1, 1, 3]), torch.eye(4, 8, dtype=torch.bool)
 
 
 def recorded(step: Callable[[], Any]) -> Session:
@@ -113,11 +114,42 @@ def test_the_same_op_on_the_same_values_is_found_through_a_chain() -> None:
         lambda x: (x.relu(), x.add_(1).relu()),  # written in between
         lambda x: (x[0].relu(), x[1].relu()),  # another place
         lambda x: (F.dropout(x), F.dropout(x)),
+        lambda x: [x.mul(torch.arange(start, start + 8)) for start in (0, 1)],
+        lambda x: [x.masked_fill(MASK, number) for number in (1, 2)],
+        lambda x: (torch.zeros(4, 8).index_add_(0, ROWS, x).cos(), torch.ones(4, 8).index_add_(0, ROWS, x).cos()),
+        lambda x: (torch.zeros(8, 8)[:4].copy_(x)._base.cos(), torch.ones(8, 8)[:4].copy_(x)._base.cos()),
+        lambda x: (torch.zeros(4, 8).add_(x), torch.zeros(4, 8).add_(x, alpha=2)),
     ],
 )
 def test_what_differs_is_not_repeated(step: Callable[[torch.Tensor], Any]) -> None:
     x = torch.randn(4, 8)
     assert not facts_of(recorded(lambda: step(x))).values.repeated.any()
+
+
+class Weighted(nn.Module):
+    """Weights rows by how often they occur."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.power = power
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = torch.cat([ROWS, torch.arange(4)])
+        counts = torch.zeros(4).index_add_(0, rows, torch.ones(8)).pow(self.power)
+        return x * counts.masked_fill_(counts > 9, 0)[:, None]
+
+
+def test_what_each_layer_computes_again_is_found_in_place_and_past_numbers() -> None:
+    layers, x = nn.Sequential(Weighted(-0.5), Weighted(-0.5)), torch.randn(4, 8)
+    facts = facts_of(recorded(lambda: layers(x)))
+    again = [facts.of.op(call).name for call in np.flatnonzero(facts.values.repeated)]
+    assert again == ["aten::cat", "aten::index_add_", "aten::pow", "aten::gt", "aten::masked_fill_"]
+
+
+def test_a_loop_over_numbers_is_not_repeated() -> None:
+    x = torch.randn(4, 8)
+    facts = facts_of(recorded(lambda: [x.sigmoid() > level for level in (0.1, 0.2)]))
+    assert [facts.of.op(call).name for call in np.flatnonzero(facts.values.repeated)] == ["aten::sigmoid"]
 
 
 def test_what_nobody_reads_is_unread_with_all_that_led_to_it() -> None:

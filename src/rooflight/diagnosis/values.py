@@ -25,6 +25,10 @@ _SCALED: Final = frozenset(
     )
 )  # fmt: skip
 """Ops that may take a number in a tensor's place, which no signature has."""
+_IN_PLACE: Final = frozenset(
+    f"aten::{name}_" for name in ("scatter_add", "index_add", "masked_fill", "index_put", "index_copy", "copy")
+)
+_MADE_OF_NOTHING: Final = ("aten::zeros", "aten::ones", "aten::arange")
 
 
 class Values:
@@ -34,6 +38,7 @@ class Values:
         self._of = evidence
         self.known = not evidence.analysis.without_storages and len(evidence.records) <= MOST_CALLS
         self._pure = [_is_pure(op) for op in evidence.session.signatures]
+        self._numbered = [_lacks_number(op) for op in evidence.session.signatures]
         self._random = [any(part in op.name for part in _RANDOM) for op in evidence.session.signatures]
 
     @cached_property
@@ -65,14 +70,18 @@ class Values:
 
     @cached_property
     def repeated(self) -> Flags:
-        """Calls of which an earlier one has computed the same of the same values."""
+        """Calls of which an earlier one has computed the same of the same values. Where a signature lacks a number, it
+        is taken for the same in another module that has computed all it reads again.
+        """
         found, of = self._none.copy(), self._of
         if not self.known:
             return found
         values: dict[int, object] = {}
         seen: dict[object, int] = {}
+        met: set[int] = set()  # storages
+        again: set[int] = set()  # of these, whose values were computed again
         starts, offsets = of.session.columns.read_starts, of.session.columns.read_offsets.tolist()
-        signature = of.signature.tolist()
+        signature, module = of.signature.tolist(), of.module.tolist()
         for call, (record, reads, writes) in enumerate(zip(of.records.tolist(), of.reads, of.writes, strict=True)):
             first = offsets[record]
             where = starts[first : first + len(reads)].tolist()
@@ -80,11 +89,20 @@ class Values:
                 signature[call],
                 *((values.get(storage, storage), start) for storage, start in zip(reads, where, strict=True)),
             )
-            pure = self._pure[signature[call]] and reads and NOWHERE not in where and not set(reads) & set(writes)
-            found[call] = pure and key in seen
-            number = seen.setdefault(key, call) if pure else call
+            met.update(reads)
+            over = [storage in reads for storage in writes if storage in met]
+            pure = self._pure[signature[call]] and NOWHERE not in where and all(over)
+            earlier = seen.get(key) if pure else None
+            if earlier is not None and self._numbered[signature[call]]:
+                earlier = earlier if module[earlier] != module[call] and again.issuperset(reads) else None
+            found[call] = earlier is not None and bool(reads)
+            number = call if earlier is None else earlier
+            if pure:
+                seen.setdefault(key, call)
             for place, storage in enumerate(writes):
                 values[storage] = (number, place)
+            met.update(writes)
+            (again.update if earlier is not None else again.difference_update)(writes)
         return found & of.works
 
     @cached_property
@@ -153,10 +171,15 @@ class Values:
 
 
 def _is_pure(op: OpSignature) -> bool:
-    """Whether equal signatures of equal values give equal results: no random numbers, and no number left out."""
+    """Whether equal signatures of equal values give equal results, but for a number left out."""
     if any(part in op.name for part in _RANDOM) or kind_of(op.name) is not None or not op.outputs:
         return False
-    return not (op.name in _SCALED and len(op.inputs) < 2)
+    return op.name in _IN_PLACE if op.name.endswith("_") else bool(op.inputs) or op.name in _MADE_OF_NOTHING
+
+
+def _lacks_number(op: OpSignature) -> bool:
+    name = op.name.removesuffix("_")
+    return name == "aten::arange" or (name in _SCALED and len(op.inputs) < (3 if name == "aten::masked_fill" else 2))
 
 
 def levels(of: Evidence) -> Int64:
