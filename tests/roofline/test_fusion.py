@@ -45,7 +45,7 @@ def test_records_without_storages_are_regions_of_their_own_as_the_graph_has_them
     session = session_of([Call(op=signature) for signature in listed])
     costs = [cost_of(signature) for signature in session.signatures]
     fusions = [op_fusion_of(signature, cost) for signature, cost in zip(session.signatures, costs, strict=True)]
-    slow = _Traffic(OpGraph(session, fusions, session.counted, {}, {})).regions({})
+    slow = _Traffic(OpGraph(session, fusions, session.counted, {}, {}, {})).regions({})
     fast = fuse(session, costs)
     assert tuple(fast.regions) == slow == tuple(fast.regions[:])
     records, sizes, read, written = Fusion(regions=slow, bytes_in=0, bytes_out=0).columns()

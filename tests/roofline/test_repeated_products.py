@@ -44,17 +44,43 @@ def test_what_is_added_may_differ():
     assert repeated(lambda: (torch.addmm(Y, X, W), torch.addmm(Z, X, W, alpha=2.5))) == 1
 
 
-def test_the_program_bound_counts_it_once_and_the_fused_bound_each_time():
-    x = torch.randn(256, 8192)
-    w = torch.randn(8192, 8192)
-    with rl.record() as once:
-        x @ w
-    with rl.record() as twice:
-        x @ w, x @ w
-    device = rl.devices.get("T4")
-    one, two = (rl.analyze(each.session, device).program for each in (once, twice))
-    assert two.program_bound_s == pytest.approx(one.program_bound_s)
-    assert two.fused_bound_s == pytest.approx(2 * one.fused_bound_s)
+def bounds(program, device="T4"):
+    """Program and fused bound of a recorded program."""
+    with rl.record(memory=True) as recording:
+        program()
+    found = rl.analyze(recording.session, rl.devices.get(device)).program
+    return found.program_bound_s, found.fused_bound_s
+
+
+M, N, V = (torch.randn(256, 4096), torch.randn(4096, 4096), torch.randn(4, 4096))
+
+
+def test_program_and_fused_bound_count_it_once():
+    once = bounds(lambda: M @ N)
+    assert bounds(lambda: (M @ N, M @ N)) == pytest.approx(once)
+    assert bounds(lambda: ((M @ N).relu_(), (M @ N).sigmoid_())) == pytest.approx(once, rel=0.05)
+
+
+def test_its_operands_are_read_once_where_memory_limits():
+    once, twice = bounds(lambda: torch.relu(V @ N)), bounds(lambda: (V @ N).relu() + (V @ N).sigmoid())
+    assert twice == pytest.approx(once, rel=0.01)
+    assert bounds(lambda: (V @ N).relu() + (V @ M.t()).sum())[1] > once[1]
+
+
+def test_products_of_products_are_found_again():
+    assert repeated(lambda: ((X @ W) @ Y, (X @ W) @ Y)) == 2
+    assert repeated(lambda: ((X @ W) @ Y, (X @ W).add_(1) @ Y)) == 1
+    assert repeated(lambda: ((X @ W) @ Y, torch.addmm(Z, X, W) @ Y)) == 0
+
+
+def test_what_is_added_later_to_the_first_is_not_in_the_second():
+    def program(width):
+        y, again = V @ N, V @ N
+        y.add_(1)
+        return y @ N[:, :width], again @ N[:, width : 2 * width]
+
+    # three products, and the weights of all
+    assert bounds(lambda: program(1024))[1] == pytest.approx((4096 + 2048) / 4096 * bounds(lambda: V @ N)[1], rel=0.01)
 
 
 def test_scores_of_an_attention_are_computed_once():

@@ -44,10 +44,11 @@ class WarmBounds:
 class ProgramBounds:
     """``program_bound_s`` ≤ ``fused_bound_s`` ≤ the op bound of the session's totals.
 
-    *Fused*: the sum over regions (see ``fusion``) of the largest of their arithmetic, the bytes that cross their edges
-    and what they send. *Program*: the largest of all arithmetic (a product of the same values once), the compulsory
-    bytes (inputs, weights and states read once, states and results written once) and all that is sent, everything
-    overlapping; ``limiter`` is the largest, ``everything`` has all. ``warm``: the bounds where a cache serves the data.
+    Both count a product of the same values once. *Fused*: the sum over regions (see ``fusion``) of the largest of their
+    arithmetic, the bytes that cross their edges and what they send. *Program*: the largest of all arithmetic, the
+    compulsory bytes (inputs, weights and states read once, states and results written once) and all that is sent,
+    everything overlapping; ``limiter`` is the largest, ``everything`` has all. ``warm``: the bounds where a cache
+    serves the data.
 
     A cache of C bytes serves a step once, not each op anew. Of the R distinct bytes that stood before the step and are
     read, at most C lie in it when the step begins; of the W bytes that are written and live on, at most C when it
@@ -89,9 +90,9 @@ def program_bounds(
     if fusion.work:
         shares = np.array([fusion.work.get(record, 1.0) for record in records.tolist()])
         units[:2] *= shares
+    units[0, np.isin(records, list(fusion.repeated))] = 0
     work = [by_region(seconds) for seconds in units]
     once = units[0] * np.array([_not_recomputed(cost) for cost in costs])[signature]
-    once[np.isin(records, list(fusion.repeated))] = 0
 
     def bounds_with(
         alone: Sequence[float], moving: Callable[..., Any], nearest: Sequence[MemoryLevel]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -85,11 +87,13 @@ class OpGraph:
         calls: NDArray[np.bool_],
         partial: PartialTouches,
         narrowed: Mapping[int, Narrowed],
+        equal: Mapping[int, int],
     ) -> None:
         """``fusions`` go with the session's signatures; ``calls`` are the records whose ops are in the graph,
-        ``narrowed`` those of which only a part is needed.
+        ``narrowed`` those of which only a part is needed, ``equal`` those whose results an earlier record has made.
         """
         self.records = array(_INT64)  # by op, like what follows
+        self._again: dict[int, list[int]] = {}  # op -> records that make its results again
         self.fusions: list[OpFusion] = []
         self.first_made = array(_INT64)  # number of the op's first value
         self._first_input = array(_INT64, [0])
@@ -126,13 +130,21 @@ class OpGraph:
         for record, fusion, reads, writes in calls_of(session, fusions, calls):
             parts_read, parts_written = partial.get(record, _WHOLE)
             less = narrowed.get(record)
-            if less is None:
+            if record in equal:
+                op = bisect_left(self.records, equal[record])
+                self._again.setdefault(op, []).append(record)
+                self.held.update(zip(writes, count(self.first_made[op])))
+            elif less is None:
                 self._add(record, fusion, reads, writes, parts_read, parts_written)
             else:
                 fused = replace(fusion, read=less.read, written=less.written)
                 self._add(record, fused, reads, writes, less.parts_read, parts_written)
         for value, parts in self._early.items():
             self.sizes[value] = max(self.sizes[value], union_bytes(parts))
+
+    def records_of(self, op: int) -> Sequence[int]:
+        """The record of an op, and those that make its results again."""
+        return [self.records[op], *self._again.get(op, ())]
 
     def inputs_of(self, op: int) -> Sequence[int]:
         """The values an op reads, by place."""

@@ -62,7 +62,7 @@ class _Traffic:
         for op, first in enumerate(first_ops):
             self._ops.setdefault(first, []).append(op)
         for first, ops in self._ops.items():
-            self._regions[first] = Region(records=[graph.records[op] for op in ops])
+            self._regions[first] = Region(records=sorted(record for op in ops for record in graph.records_of(op)))
         self._flow = _Flow(graph)
 
     def regions(self, results: Mapping[int, int]) -> tuple[Region, ...]:
@@ -229,10 +229,12 @@ class _Kept(_Flow):
         return sum(self._through(value, size, _DEEPEST) for value, size in (*needed, *results.items()))
 
 
-def _kept(
-    session: Session, graph: OpGraph, results: Mapping[int, int], lasting: frozenset[int]
-) -> tuple[tuple[int, int], ...]:
-    """Records, where backward passes begin and end and after the last, and the bytes that must then be alive."""
+def _kept(session: Session, graph: OpGraph, lasting: frozenset[int]) -> tuple[tuple[int, int], ...]:
+    """Records, where backward passes begin and end and after the last, and the bytes that must then be alive: of a
+    graph that computes again what the program does, such as checkpoints.
+    """
+    results = _results(graph, lasting, _local(session))
+    graph.leave_out_between(results)
     storages, stood = graph.storages, graph.stood
     results = {value: n for value, n in results.items() if storages[value] in stood or storages[value] in lasting}
     backward = session.columns.direction[graph.records] == Direction.BACKWARD
@@ -370,7 +372,9 @@ def _fused(
     work = {record: less.work for record, less in narrowed.items() if less.work < 1}
     for record, visible in masked.work.items():
         work[record] = max(0.0, visible + work.get(record, 1.0) - 1)  # what is not needed may all be visible
-    graph = OpGraph(session, fusions, calls, partial, narrowed)
+    repeated, equal = repeated_products(session, costs, calls)
+    given = session, fusions, calls, partial, narrowed
+    graph = OpGraph(*given, equal)
     lasting = _lasting(session)
     results = _results(graph, lasting, _local(session))
     graph.leave_out_between(results)
@@ -386,8 +390,8 @@ def _fused(
         attending=frozenset(graph.records[op] for op in graph.attending),
         work=work,
         unknown_masks=frozenset(masked.unknown),
-        repeated=repeated_products(session, costs, calls),
-        kept=_kept(session, graph, results, lasting) if session.compiled else (),
+        repeated=repeated,
+        kept=_kept(session, OpGraph(*given, {}) if equal else graph, lasting) if session.compiled else (),
     )
 
 

@@ -16,35 +16,52 @@ from rooflight.records.tensor import TensorSpec
 _UNKNOWN: Final = NOWHERE - 1
 
 
-def repeated_products(session: Session, costs: Sequence[OpCost | Uncosted], calls: Flags) -> frozenset[int]:
-    """Of ``calls``, by record, those that multiply what an earlier one of them multiplied. ``costs`` go with the
-    session's signatures.
+def repeated_products(
+    session: Session, costs: Sequence[OpCost | Uncosted], calls: Flags
+) -> tuple[frozenset[int], dict[int, int]]:
+    """Of ``calls``, by record, those that multiply what an earlier one of them multiplied; and of these, those whose
+    results are that one's too, with its record. ``costs`` go with the session's signatures.
 
-    Both have one signature, read the same memory, and nothing wrote to that between them. A number that scales the
-    product (``alpha``) is not known, and need not be; where in its memory an operand lies must be.
+    Both have one signature, read the same memory, or results that are the same, and nothing wrote to that between them.
+    A number that scales the product (``alpha``) is not known, and need not be; where in its memory an operand lies must
+    be.
     """
     places = [_factors(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
-    columns, found = session.columns, set[int]()
+    columns, repeated, equal = session.columns, set[int](), dict[int, int]()
     candidates = np.flatnonzero(calls & np.array([bool(each) for each in places], dtype=np.bool_)[columns.signature])
     counts = np.bincount(columns.signature[candidates], minlength=len(places))
     candidates = candidates[counts[columns.signature[candidates]] > 1]
     if not len(candidates):
-        return frozenset()
-    versions, seen = _versions(session), set[tuple[int, ...]]()
+        return frozenset(), equal
+    values, made = _values(session)
+    first, seen = dict[int, int](), dict[tuple[int, ...], tuple[int, list[int]]]()
     ids, offsets, starts = columns.read_ids, columns.read_offsets.tolist(), columns.read_starts
     for record, signature in zip(candidates.tolist(), columns.signature[candidates].tolist(), strict=True):
-        op, first = session.signatures[signature], offsets[record]
-        if offsets[record + 1] - first != len(op.inputs):
+        op, begin = session.signatures[signature], offsets[record]
+        if offsets[record + 1] - begin != len(op.inputs):
             continue
-        rows = [first + place for place in places[signature]]
-        where = [_start(int(starts[row]), op.inputs[row - first], int(session.storage_bytes[ids[row]])) for row in rows]
-        key = (signature, *(int(ids[row]) for row in rows), *(int(versions[row]) for row in rows), *where)
-        if _UNKNOWN in where:
+        rows = range(begin, offsets[record + 1])
+        where = [_start(int(starts[row]), op.inputs[row - begin], int(session.storage_bytes[ids[row]])) for row in rows]
+        read = [first.get(int(values[row]), int(values[row])) for row in rows]
+        if any(where[place] == _UNKNOWN for place in places[signature]):
             continue
-        if key in seen:
-            found.add(record)
-        seen.add(key)
-    return frozenset(found)
+        key = (signature, *(each[place] for place in places[signature] for each in (read, where)))
+        earlier, all_read = seen.setdefault(key, (record, [*read, *where]))
+        if earlier == record:
+            continue
+        repeated.add(record)
+        if all_read == [*read, *where] and _fills(session, record, op) and _fills(session, earlier, op):
+            equal[record] = earlier
+            sides = (made[slice(*columns.written_offsets[each : each + 2])].tolist() for each in (record, earlier))
+            first.update((ours, first.get(its, its)) for ours, its in zip(*sides, strict=True))
+    return frozenset(repeated), equal
+
+
+def _fills(session: Session, record: int, op: OpSignature) -> bool:
+    """Whether a call's results have their memory for themselves."""
+    written = session.columns.written_ids[slice(*session.columns.written_offsets[record : record + 2])]
+    sizes = [-1 if each.packing else each.nbytes for each in op.outputs]
+    return bool(sizes == session.storage_bytes[written].tolist())
 
 
 def _factors(op: OpSignature, cost: OpCost | Uncosted) -> tuple[int, ...]:
@@ -62,12 +79,14 @@ def _factors(op: OpSignature, cost: OpCost | Uncosted) -> tuple[int, ...]:
     return tuple(range(len(op.inputs))) if is_function else ()
 
 
-def _versions(session: Session) -> Int64:
-    """By storage read, how many records wrote to that before."""
+def _values(session: Session) -> tuple[Int64, Int64]:
+    """A number of what a storage holds, by what is read and by what is written: another after each write to it."""
     columns, stride = session.columns, len(session) + 1
-    written = np.sort(columns.written_ids.astype(np.int64) * stride + owners(columns.written_offsets))
-    read = columns.read_ids.astype(np.int64) * stride
-    return np.searchsorted(written, read + owners(columns.read_offsets)) - np.searchsorted(written, read)
+    read = columns.read_ids.astype(np.int64) * stride + owners(columns.read_offsets)
+    written = columns.written_ids.astype(np.int64) * stride + owners(columns.written_offsets)
+    order, many = np.sort(written), len(written) + 1
+    before, after = np.searchsorted(order, read), np.searchsorted(order, written, side="right")
+    return columns.read_ids * np.int64(many) + before, columns.written_ids * np.int64(many) + after
 
 
 def _start(start: int, tensor: TensorSpec, storage_bytes: int) -> int:
