@@ -192,18 +192,25 @@ def test_a_users_step_is_analysed_in_the_precision_it_asks_for(tmp_path):
     assert [operation.calls for operation in steps] == [1]  # one kernel for all parameters
 
 
-@pytest.mark.parametrize("slow", [True, False])
-def test_a_slow_step_recorded_for_a_gpu_elsewhere_says_how_nothing_need_be_computed(
-    tmp_path, monkeypatch, caplog, slow
+@pytest.mark.parametrize(
+    ("device", "slow", "said"),
+    [("H100-SXM5-80GB", True, 'with torch.device("meta"):'), ("H100-SXM5-80GB", False, ""), ("cpu", True, "minute")],
+)
+def test_a_slow_step_says_how_often_it_runs_and_how_nothing_need_be_computed(
+    tmp_path, monkeypatch, caplog, device, slow, said
 ):
     from rooflight.front import targets
+    from rooflight.front.device import without_calibrating
     from rooflight.front.options import RunOptions
 
     path = tmp_path / "train.py"
     wait = "\n        time.sleep(0.05)" * slow
-    path.write_text("import time\n" + SCRIPT.replace("    def step():", f"    def step():{wait}"))
-    monkeypatch.setattr(targets, "_SILENT_S", 0.03 if slow else 60.0)
-    targets.analyze_target(f"{path}:make_step", RunOptions(), device="H100-SXM5-80GB")
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == slow  # of two runs that each take longer
-    assert all("on this CPU" in text and 'with torch.device("meta"):' in text for text in said)
+    script = SCRIPT.replace("cuda", "cpu") if device == "cpu" else SCRIPT
+    path.write_text("import time\n" + script.replace("    def step():", f"    def step():{wait}"))
+    for measured in (False, True):
+        monkeypatch.setitem(targets._SILENT_S, measured, 0.03 if slow else 60.0)
+    with without_calibrating():
+        targets.analyze_target(f"{path}:make_step", RunOptions(), device=device)
+    warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warned) == slow  # of several runs that each take longer
+    assert all(said in text for text in warned)

@@ -40,11 +40,14 @@ class Observed:
 
 ROOM = 1.2
 """Memory a run needs over what its ops show: kernels take workspaces, torch itself some, and allocators round up."""
-_SILENT_S: Final = 2.0
-_COMPUTES: Final = (
-    "rooflight: %s computes on this CPU, though its times are not asked for. Nothing is computed if its model and "
-    'tensors are made on meta (with torch.device("meta"): ...) or, for a GPU that is not here, on "cuda"'
-)
+_SILENT_S: Final = {False: 2.0, True: 60.0}
+"""After which a step that is not measured, or is, has a word said of how long it takes."""
+_SLOW: Final = {
+    False: "computes on this CPU, though its times are not asked for. Nothing is computed if its model and tensors are "
+    'made on meta (with torch.device("meta"): ...) or, for a GPU that is not here, on "cuda"',
+    True: "has run for a minute. To be measured it runs a dozen times, and waits for ever if it exchanges with ranks "
+    "that run it less often (--no-measure: twice)",
+}
 
 
 def analyze_target(
@@ -163,18 +166,13 @@ def _record_elsewhere(
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
     from rooflight.capture.time.measure import measure
 
-    with nullcontext() if measured else _told_if_slow(target):
-        step, session = _recorded_function(target, inputs, progress)
-    return Observed(session=measure(session, step.run, progress=progress) if measured else session, step=step)
-
-
-@contextmanager
-def _told_if_slow(target: str) -> Iterator[None]:
-    slow = Timer(_SILENT_S, logging.getLogger("rooflight").warning, (_COMPUTES, visible(target)))
+    slow = Timer(_SILENT_S[measured], logging.getLogger("rooflight").warning,
+                 ("rooflight: %s %s", visible(target), _SLOW[measured]))  # fmt: skip
     slow.daemon = True
     slow.start()
     try:
-        yield
+        step, session = _recorded_function(target, inputs, progress)
+        return Observed(session=measure(session, step.run, progress=progress) if measured else session, step=step)
     finally:
         slow.cancel()
 
