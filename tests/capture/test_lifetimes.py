@@ -262,6 +262,25 @@ def test_without_backward_the_graph_that_is_held_is_activations() -> None:
     assert found["temporary"] == 3 * 4 * 8 * F32
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_buffer_is_a_parameter_unless_the_step_writes_it(known: bool) -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.ones(10))
+            self.register_buffer("seen", torch.zeros(20))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen.add_(1)
+            return x * self.table
+
+    model, x = Counting(), torch.ones(10)
+    session = recorded(lambda: model(x), model if known else None, memory=True)
+    by_kind = memory_use(session).by_kind
+    assert by_kind[StorageKind.PARAMETER] == 10 * F32
+    assert by_kind[StorageKind.INPUT] == 20 * F32 + 10 * F32
+
+
 def test_parameters_and_buffers_that_nothing_touches_stand_too() -> None:
     model = nn.ModuleDict({"used": nn.Linear(8, 8), "not": nn.BatchNorm1d(16)})
     session = followed(lambda: model["used"](torch.ones(2, 8)), model)

@@ -94,6 +94,20 @@ def test_a_parameter_that_the_step_updates_is_not_constant() -> None:
     assert not facts_of(recorded(lambda: layer(x))).values.constant.any()
 
 
+def test_what_buffers_alone_make_is_constant() -> None:
+    class Coarse(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.ones(8, 8, dtype=torch.int8))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.linear(x, self.weight.float() / 9)
+
+    model, x = Coarse(), torch.randn(4, 8)
+    facts = facts_of(recorded(lambda: model(x)))
+    assert [facts.of.op(call).name for call in np.flatnonzero(facts.values.constant)] == ["aten::_to_copy", "aten::div"]
+
+
 def test_random_numbers_are_not_constant() -> None:
     layer = nn.Linear(8, 8).requires_grad_(False)
     facts = facts_of(recorded(lambda: layer(torch.rand(8, 8))))

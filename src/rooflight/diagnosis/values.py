@@ -47,9 +47,7 @@ class Values:
 
     @cached_property
     def constant(self) -> Flags:
-        """Calls that compute from parameters that no op of the step writes, and from numbers, alone; of those within
-        parametrizations (weight and spectral norm) from their buffers, too.
-        """
+        """Calls that compute from parameters and buffers that no op of the step writes, and from numbers, alone."""
         found, of = self._none.copy(), self._of
         if not self.known:
             return found
@@ -57,12 +55,8 @@ class Values:
         kinds = of.kinds
         same = [kind == StorageKind.PARAMETER and number not in written for number, kind in enumerate(kinds)]
         signature = of.signature.tolist()
-        within = np.array(["parametrizations" in entry.path.split(".") for entry in of.session.modules])
-        kept = within[of.module].tolist()
         for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
-            fixed = not self._random[signature[call]] and all(
-                same[storage] or (kept[call] and storage not in written) for storage in reads
-            )
+            fixed = not self._random[signature[call]] and all(same[storage] for storage in reads)
             found[call] = fixed
             for storage in writes:
                 same[storage] = fixed

@@ -38,8 +38,8 @@ def outside_modules(direction: Direction) -> str:
 class StorageKind(IntEnum):
     """What a piece of memory was for."""
 
-    INPUT = 0  # allocated before the step, and of no other kind: data, buffers, caches
-    PARAMETER = 1
+    INPUT = 0  # allocated before the step, and of no other kind: data, caches
+    PARAMETER = 1  # or a buffer that the step does not write
     GRADIENT = 2
     OPTIMIZER_STATE = 3
     ACTIVATION = 4  # made by the forward pass, still there in the backward pass

@@ -62,6 +62,7 @@ class LifetimeTape(Tape):
         self._references: dict[int, _Reference] = {}  # by storage
         self._gone: list[_Reference] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
         self._parameters: set[int] = set()
+        self._buffers: set[int] = set()
         self._gradients: set[int] = set()
         self._resized: set[int] = set()  # storages that count as freed because they got another size
         self._first_of_call = 0
@@ -76,9 +77,6 @@ class LifetimeTape(Tape):
         """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already."""
         self._roots = roots
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
-        for root in roots():
-            for buffer in root.buffers():
-                self._note(buffer, set(), STOOD)
         self._note_modules(STOOD)
 
     def remove(self) -> None:
@@ -233,6 +231,8 @@ class LifetimeTape(Tape):
                     self._note(parameter, self._parameters, STOOD)
                     if parameter.is_leaf and parameter.grad is not None:
                         self._note(parameter.grad, self._gradients, len(self) if made is None else made)
+                for buffer in root.buffers():
+                    self._note(buffer, self._buffers, made)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Storages that no op has touched are left out: they may belong to another thread."""
@@ -281,6 +281,8 @@ class LifetimeTape(Tape):
         kind[_optimizer_state(session, made, freed)] = StorageKind.OPTIMIZER_STATE
         kind[list(self._gradients)] = StorageKind.GRADIENT
         kind[list(self._parameters)] = StorageKind.PARAMETER
+        fixed = np.setdiff1d(np.array([*self._buffers], dtype=np.int64), session.columns.written_ids)
+        kind[fixed[made[fixed] == STOOD]] = StorageKind.PARAMETER
         return kind
 
 
