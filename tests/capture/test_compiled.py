@@ -293,6 +293,7 @@ def test_a_recording_after_a_compiled_call_is_not_of_a_compiled_program() -> Non
     assert not recording.session.compiled
 
 
+@pytest.mark.slow
 def test_a_step_that_inductor_fuses_is_compared_with_its_fused_bound() -> None:
     function = torch.compile(lambda x: ((x.sin() + 1) * x).relu().sum())
     given = torch.ones(1 << 12)

@@ -93,7 +93,7 @@ def test_predictions_for_such_a_device_are_extrapolated_and_never_beat_its_bound
         ("softmax_rows --rows 4096 --width 512", "fp32", "bf16", False),  # no products
     ],
 )
-@pytest.mark.parametrize("clock", [(), ("--clock", "705MHz")])
+@pytest.mark.parametrize("clock", [(), pytest.param(("--clock", "705MHz"), marks=pytest.mark.slow)])
 def test_a_precision_without_effect_on_a_prediction_is_said_and_left_out(
     as_json, ok, operator, dtype, precision, changes, clock
 ):

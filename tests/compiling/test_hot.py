@@ -379,6 +379,7 @@ def test_a_function_that_returns_a_generator_stays_eager() -> None:
     assert "generator or coroutine" in rl.hot_report().data[0].kinds[0].reason
 
 
+@pytest.mark.slow
 def test_a_second_run_of_the_program_knows_what_the_first_found(tmp_path: Path) -> None:
     slow = Compiler(run_s=2.0)
     loop_of(Net(), slow)

@@ -49,7 +49,7 @@ def batch(model, **changes: object):
     )
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "paged|eager"])
+@pytest.mark.parametrize("attention", ["sdpa", pytest.param("paged|eager", marks=pytest.mark.slow)])
 def test_steps_of_a_batch_by_hand(host, model, attention, prof):
     model.set_attn_implementation(attention)
     plain = tokens_of(batch(model))

@@ -72,6 +72,7 @@ def test_what_stays_eager_takes_as_long_as_before() -> None:
     assert eager[4] == pytest.approx(6 * IMAGES / BANDWIDTH)
 
 
+@pytest.mark.slow
 def test_other_programs_devices_and_modes_are_predicted_as_before() -> None:
     def trains() -> None:
         with torch.device("meta"):

@@ -12,6 +12,7 @@ import pytest
 from gemm_table import A100
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from some_presets import some
 from test_facts import CPU
 from test_lint import table_of
 
@@ -132,7 +133,7 @@ def check_facts(operator: Operator, columns: Any, dtype: str, direction: str, de
         assert facts.get(row) == facts_of(operator.ops(shape_of(columns, row), dtype, direction), device)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", some(NAMES, ("gemm", "linear1", "conv2d", "sdpa", "add", "adamw")))
 @settings(deadline=None, max_examples=1)
 @given(st.data())
 def test_predictions_are_those_of_each_shape(name: str, data: Any):

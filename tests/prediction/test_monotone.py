@@ -126,6 +126,7 @@ OPERATORS = {"gelu_rows": (("rows", 256), ("width", 256)), "softmax_rows": (("ro
              "batched_mm": (("b", 1), ("m", 256), ("n", 256), ("k", 64))}  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     operator=st.sampled_from(sorted(OPERATORS)),
     device=st.sampled_from(["MI300X", "B200-SXM", "GH200-96GB"]),
@@ -300,6 +301,7 @@ def test_what_else_was_asked_changes_no_answer_of_the_models():
     assert few.time_s == pytest.approx(together.time_s[:10], rel=1e-12)  # 1.8 times as long before
 
 
+@pytest.mark.slow
 def test_what_was_not_measured_hardly_takes_longer_than_twice_the_work():
     rng = np.random.default_rng(0)
     shapes = {name: np.exp(rng.uniform(0, np.log(8192), 200)).astype(int) for name in "mnk"}

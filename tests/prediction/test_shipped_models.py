@@ -68,6 +68,7 @@ def test_questions_of_what_was_sampled_are_answered_by_models_of_it():
     assert {each["source"] for each in answers()} == {"regressed"}
 
 
+@pytest.mark.slow
 def test_a_device_that_was_never_shown_is_less_sure():
     widths = {str(each["asked"]): float(each["high_s"]) / float(each["time_s"]) for each in answers()}  # type: ignore[arg-type]
     narrow, wide = (next(width for asked, width in widths.items() if f"linear fwd fp32 {device}" in asked)

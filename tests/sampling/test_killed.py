@@ -17,6 +17,7 @@ from rooflight.sampling.store import Store
 SCRIPT = Path(__file__).with_name("killed.py")
 
 
+@pytest.mark.slow
 def test_a_hundred_kills_lose_nothing_and_double_nothing(tmp_path):
     shapes = 5000
     arguments = [sys.executable, str(SCRIPT), str(tmp_path), "100", str(shapes)]

@@ -147,6 +147,7 @@ def test_ctrl_c_keeps_every_finished_row(tmp_path):
     assert len(found[0].with_suffix(".csv").read_text().splitlines()) == len(rows)  # each has one line that is no row
 
 
+@pytest.mark.slow
 def test_collectives_under_torchrun(tmp_path):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -48,6 +48,7 @@ def write(folder: Path, *more: str) -> list[str]:
     return script.read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_the_script_is_estimate_train_time_s(tmp_path):
     lines = write(tmp_path, "--yes")
     for line in ("#SBATCH --nodes=1", "#SBATCH --gpus-per-node=4", "#SBATCH --job-name=kernel_sampling"):

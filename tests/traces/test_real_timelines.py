@@ -74,6 +74,7 @@ def test_a_starved_loader_is_found():
     assert max(busy) - min(busy) < 0.005 * min(busy)
 
 
+@pytest.mark.slow
 def test_batches_of_other_sizes_are_other_steps():
     timeline = session("a100_recommender_training").measurement.timeline
     assert [step.name for step in timeline.steps] == [f"ProfilerStep#{number}" for number in range(1009, 1015)]

@@ -221,6 +221,7 @@ def test_hf_evaluation_and_checkpoint_at_the_end_of_an_epoch(tmp_path):
     check_iterations(writer.steps, [1, 2, 3, 4, 5, 6])
 
 
+@pytest.mark.slow
 def test_hf_an_evaluation_nobody_announced_costs_its_iteration(tmp_path):
     class Curious(TrainerCallback):
         def on_substep_end(self, args, state, control, **_):
@@ -244,6 +245,7 @@ def test_hf_an_exception_leaves_torch_clean(tmp_path, call):
     assert hooks_on(trainer.model) == 0
 
 
+@pytest.mark.slow
 def test_hf_the_next_training_ends_one_that_raised(tmp_path):
     before, writer = torch_state(), Writer()
     callback = hf.SolCallback(writer=writer, device=DEVICE, interval=0)
@@ -256,6 +258,7 @@ def test_hf_the_next_training_ends_one_that_raised(tmp_path):
     assert hooks_on(trainer.model) == 0
 
 
+@pytest.mark.slow
 def test_hf_a_trainer_that_raised_and_is_thrown_away_leaves_nothing(tmp_path):
     model = Model(raises_in=2)
     trainer = hf_trainer(tmp_path, model=model, callbacks=[hf.SolCallback(device=DEVICE, interval=0)])
@@ -266,6 +269,7 @@ def test_hf_a_trainer_that_raised_and_is_thrown_away_leaves_nothing(tmp_path):
     assert hooks_on(model) == 0
 
 
+@pytest.mark.slow
 def test_hf_two_trainings(tmp_path):
     writer = Writer()
     trainer = hf_trainer(tmp_path)
@@ -278,6 +282,7 @@ def test_hf_two_trainings(tmp_path):
     assert not any(isinstance(callback, hf.SolCallback) for callback in trainer.callback_handler.callbacks)
 
 
+@pytest.mark.slow
 def test_hf_the_trainers_own_board_and_run(tmp_path, monkeypatch):
     board, run = Writer(), SimpleNamespace(logged=[])
     run.log = run.logged.append

@@ -121,6 +121,7 @@ def test_lightning(tmp_path):
     }
 
 
+@pytest.mark.slow
 def test_torchtitan(tmp_path):
     out = run(
         tmp_path, "torchtitan_loop.py", "--rl-enable-sol-tracking", "--rl-sol-report-interval", "2", "--checkpoint"

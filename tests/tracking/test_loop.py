@@ -418,6 +418,7 @@ def counted(run: Callable[[int], None], *, warm_up: int, iterations: int) -> tup
     return len(gc.get_objects()) - before[0], sys.getallocatedblocks() - before[1]
 
 
+@pytest.mark.slow
 def test_ten_thousand_iterations_take_no_more_memory_than_a_hundred():
     model = nn.Linear(2, 2)
     given = torch.ones(1, 2)
@@ -433,6 +434,7 @@ def test_ten_thousand_iterations_take_no_more_memory_than_a_hundred():
     assert blocks < 500
 
 
+@pytest.mark.slow
 def test_ever_new_shapes_and_phases_take_no_more_memory_either(monkeypatch):
     monkeypatch.setattr(observer, "_MOST_STRUCTURES", 3)
     monkeypatch.setattr(observer, "_RECORDING_SHARE", -1.0)

@@ -62,6 +62,7 @@ def test_the_branch_of_the_gpu_is_recorded(analyzed, question):
     assert report["target"] == "it.py:make_step"
 
 
+@pytest.mark.slow
 def test_a_question_within_the_step_a_library_and_a_bare_except(analyzed):
     """The step is ``function`` itself. What a library asks is no question of the file's."""
     text = (

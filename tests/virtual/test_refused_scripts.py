@@ -138,6 +138,7 @@ def test_a_script_that_is_killed(tmp_path, monkeypatch, number, said):
         rl.run(tmp_path / "it.py", on="H100-SXM5-80GB")
 
 
+@pytest.mark.slow
 def test_a_queue_to_another_process(tmp_path):
     """The process that waits for what cannot be sent is ended too, or this would wait for it."""
     text = (

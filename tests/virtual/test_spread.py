@@ -45,6 +45,7 @@ def test_layouts_that_cannot_be(text, ranks, says):
         Layout.read(text, ranks)
 
 
+@pytest.mark.slow
 def test_fsdp_and_tp_together(ok, tmp_path):
     path = tmp_path / "a.json"
     ok("analyze", "llama-3.1-8b", *EIGHT, "--parallel", "fsdp=4,tp=2", "--precision", "mixed", "--json", path)

@@ -72,6 +72,7 @@ def test_a_compiled_program_is_answered_compiled(tmp_path):
     assert "compiled (at least" in run.stderr
 
 
+@pytest.mark.slow
 def test_ranks_reduce_their_gradients(tmp_path):
     session = recorded_on(tmp_path, SCRIPTS / "ddp_mlp_mixer.py", gpus=8)
     reduced = sum(tensor.nbytes for op in calls_of(session, "c10d::allreduce_") for tensor in op.inputs)
@@ -97,6 +98,7 @@ def test_the_parent_never_imports_the_room(tmp_path):
     assert "without" in run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_a_router_is_taken_as_balanced(tmp_path, capfd):
     session = recorded_on(tmp_path, SCRIPTS / "moe_routed.py")
     assert capfd.readouterr().out.startswith("step 0 loss 1.0000")
@@ -108,6 +110,7 @@ def test_a_router_is_taken_as_balanced(tmp_path, capfd):
     assert any(row.answer == "chooses 0.125 of all: balanced" for row in session.run.assumed)
 
 
+@pytest.mark.slow
 def test_a_block_mask_made_of_documents_hides_what_it_hides(tmp_path):
     """1,024 tokens in two documents: of the blocks that are not full each pair is asked for."""
     text = (SCRIPTS / "flex_documents.py").read_text().replace("8192", "1024")
