@@ -26,6 +26,7 @@ def step():
     optimizer.step()
 """
 ON = ("--on", "H100-SXM5-80GB")
+MIXED = "Expected all tensors to be on the same device, but found"
 
 
 def words(script, *options):
@@ -48,20 +49,28 @@ def test_what_is_refused_says_the_line(tmp_path):
     assert run.returncode == 0, run.stderr
     *lines, imported = run.stdout.splitlines()
     assert lines == [
-        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run",
-        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run",
-        "refused_program.py:12 sends a tensor of the device to another process, for which it takes a GPU",
-        "refused_program.py:19 asks again and again for a number of the device, which only a GPU has, "
-        "and no answer ends its loop",
+        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
+        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
+        "refused_program.py:12 sends a tensor of the device to another process, for which it takes a GPU: "
+        "send a copy on the host",
+        "refused_program.py:31 asks again and again for a number of the device, which only a GPU has, "
+        "and no answer ends its loop: limit it",
         "2000",
         "1.0",
         "0 8 False",
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        *(f"refused_program.py:{line}: {MIXED} cpu and cuda:0" for line in (19, 19, 19, 20)),
+        "refused_program.py:12: can't convert cuda:0 device type tensor to numpy: .cpu() first",
+        "refused_program.py:20 asks for cuda:1: say --gpus 2, or more",
+        "refused_program.py:21 asks for cuda:2: say --gpus 3, or more",
+        *(f"torch.Size([{size}])" for size in (4, 4, 2, 3, 2)),
+        "[1. 1. 1. 1.]",
     ]
     assert "apex" in imported
     rows = {
         (row["what"], row["answer"]): row for row in json.loads((tmp_path / "a.json").read_text())["run"]["assumed"]
     }
-    assert rows["apex, which is compiled for CUDA", "not here"]["where"] == "refused_program.py:42"
+    assert rows["apex, which is compiled for CUDA", "not here"]["where"] == "refused_program.py:56"
     assert rows["an address of the device", "one that only tells tensors apart"]["times"] == 5
 
 
@@ -118,15 +127,18 @@ def test_a_syntax_error_has_the_scripts_own_traceback(tmp_path):
 )
 def test_a_script_that_dies_in_its_first_step(tmp_path, text):
     _, said = run_text(tmp_path, MODEL + text + "raise RuntimeError('of its own')\n", code=1)
-    assert "it.py ended with exit code 1 in its first step: what follows is of a part of it." in said
+    assert "it.py ended with exit code 1 in its first step: what follows is of a part of it. it.py:9 raised" in said
+    assert "rooflight" not in said.split("Speed of light")[0].replace(str(tmp_path), "")
 
 
 @pytest.mark.slow
 def test_a_script_that_reads_at_an_address_of_the_device(tmp_path):
     text = "import ctypes, torch\nx = torch.ones(4, device=DEVICE)\nprint(ctypes.c_float.from_address(x.data_ptr()))\n"
     _, said = run_text(tmp_path, text, code=1)
-    assert 'it.py", line 3 in <module>' in said
-    assert "it.py was killed by signal 11, as where it reads at an address of the device, and left no session" in said
+    assert said.endswith(
+        "it.py was killed by signal 11, as where it reads at an address of the device, and left no session: see it.py:3"
+    )
+    assert not list(tmp_path.glob("*.faults"))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +160,10 @@ def test_a_queue_to_another_process(tmp_path):
         "queue.put(torch.ones(3, device=DEVICE))\n"
     )
     _, said = run_text(tmp_path, text, code=1)
-    assert "a queue sends a tensor of the device to another process, for which it takes a GPU" in said
+    assert (
+        "No step was found in it.py, which ended with exit code 1: it.py:4 sends a tensor of the device to another "
+        "process, for which it takes a GPU: send a copy on the host." in said
+    )
 
 
 @pytest.mark.slow

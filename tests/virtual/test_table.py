@@ -12,7 +12,7 @@ from rooflight.virtual import api
 from rooflight.virtual.memory import Memory
 
 SEEN = Seen(name="a GPU", capability=(9, 0), memory=80 << 30, units=132, l2=50 << 20)
-TABLE = api.answers(api._Current(api.VirtualMode(lambda *_: None)), SEEN, 2, Memory())
+TABLE = api.answers(api._Current(api.VirtualMode(lambda *_: None, 2)), SEEN, 2, Memory())
 CLASSES = {
     api.Stream: torch.cuda.Stream,
     api.Event: torch.cuda.Event,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import Final
 
 from msgspec import structs
 
+from rooflight.capture.own_code import is_users
 from rooflight.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.diagnose import diagnose
@@ -27,7 +29,7 @@ from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import MemoryUse, compiled_peak, memory_shortage
 from rooflight.roofline.network import Collective
 from rooflight.roofline.tables.report import report_of
-from rooflight.roofline.tables.run import in_brief
+from rooflight.roofline.tables.run import calls_of, in_brief
 
 _FEW: Final = 5
 _SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at an address of the device"}
@@ -72,8 +74,17 @@ def record_elsewhere(
     code = _wait(wanted.command())
     if not saved.is_file():
         how = f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}{_SIGNALS.get(-code, '')}"
-        raise RuntimeError(f"{program.target} {how}, and left no session: see its output above")
+        where = _line_of(wanted.faults) or "its output above"
+        raise RuntimeError(f"{program.target} {how}, and left no session: see {where}")
     return load(saved)
+
+
+def _line_of(faults: Path) -> str:
+    """The line of the script at which its process died, as it wrote in ``faults``, which are removed."""
+    text = faults.read_text() if faults.exists() else ""
+    faults.unlink(missing_ok=True)
+    found = (each for each in re.findall(r'File "(.*)", line (\d+)', text) if is_users(each[0]))
+    return next((f"{Path(file).name}:{line}" for file, line in found), "")
 
 
 def _wait(command: Sequence[str]) -> int:
@@ -141,11 +152,11 @@ def _bound_s(analysis: Analysis) -> float:
 def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis]) -> str:
     """How long a step takes on each device, and whether it fits."""
     assert run.step is not None
-    found = [f"A step is one call of {run.step.name} ({run.step.where})."] if run.step.where else []
+    found = [f"A step is {calls_of(run.step)} ({run.step.where})."] if run.step.where else []
     if run.exit_code and run.step.count == 1 and run.step.kind in (StepKind.MODULE, StepKind.BACKWARD):
-        found = [
-            f"{run.script} ended with exit code {run.exit_code} in its first step: what follows is of a part of it."
-        ]
+        ended = f"{run.script} ended with exit code {run.exit_code} in its first step"
+        why = f" {run.virtual.error}." if run.virtual and run.virtual.error else ""
+        found = [f"{ended}: what follows is of a part of it.{why}"]
     for row, analysis in zip(rows, analyses, strict=True):
         time_s = row.compiled_s or row.step_s
         many = f"{row.gpus} " if row.gpus > 1 else ""
@@ -178,10 +189,15 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     ended = f" and ended with exit code {run.exit_code}" if run.exit_code else ""
     missing = next((each for each in run.assumed if each.answer == NOT_HERE), None)
     if missing is not None and run.exit_code:
-        return f"{run.script} needs {missing.what} ({missing.where}): it{ended[4:]} before a step was found."
+        return (
+            f"{run.script} needs {missing.what} ({missing.where}): it{ended[4:]} before a step was found. "
+            "Let it go another way where that import fails."
+        )
     if run.step is not None and not run.exit_code:
         names = " or ".join(device.name for device in devices)
         return f"{run.script} put nothing on the GPU: its steps run on the CPU, and would take no less on {names}."
+    if run.virtual is not None and run.virtual.error:
+        return f"No step was found in {run.script}, which{ended[4:]}: {run.virtual.error}."
     return f"No step was found in {run.script}: it made {run.seen}{ended}."
 
 

@@ -382,7 +382,8 @@ class OnDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
     """A run for ``devices``, of which there were none: the first is what the script saw, ``gpus`` of them on each of
-    ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``.
+    ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``. ``error``: why
+    the script ended, with its line.
     """
 
     devices: tuple[str, ...]
@@ -390,6 +391,7 @@ class VirtualRun:
     nodes: int
     rank: int
     compiled: int
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from importlib.abc import MetaPathFinder
+from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from tempfile import mkdtemp
@@ -99,7 +100,9 @@ def _refuse_extensions() -> None:
         @wraps(build)
         def run(*args: Any, **kwargs: Any) -> Any:
             if _is_for_cuda(signature.bind(*args, **kwargs).arguments):
-                raise RuntimeError(f"{calling_line()} compiles a CUDA extension, which only a GPU can run")
+                raise RuntimeError(
+                    f"{calling_line()} compiles a CUDA extension, which only a GPU can run: leave it out"
+                )
             return build(*args, **kwargs)
 
         return run
@@ -116,13 +119,21 @@ def _is_for_cuda(given: Mapping[str, Any]) -> bool:
 
 def _refuse_other_processes(child: Any) -> None:
     """CUDA IPC: what lies on the device has no memory that another process could open."""
+    putting, put = ["a queue"], Queue.put  # its own thread, which has no line, sends
+
+    def watched(self: Any, *args: Any, **kwargs: Any) -> None:
+        putting[0] = calling_line() or putting[0]
+        put(self, *args, **kwargs)
+
+    Queue.put = watched  # type: ignore[method-assign]
 
     def refuse(_: torch.Tensor) -> Any:
         text = (
-            f"{calling_line() or 'a queue'} sends a tensor of the device to another process, for which it takes a GPU"
+            f"{calling_line() or putting[0]} sends a tensor of the device to another process, for which it takes a "
+            "GPU: send a copy on the host"
         )
         if threading.current_thread() is not threading.main_thread():  # of a queue, which would go on without it
-            print(f"rooflight: {text}", file=sys.stderr, flush=True)
+            child.error = text
             child.leave(1)
         raise RuntimeError(text)
 

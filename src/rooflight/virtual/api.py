@@ -101,9 +101,9 @@ class _Current:
     def index(self, device: Any = None) -> int:
         """The index of a device as torch takes it: a number, a name, a device, or None."""
         if device is None or isinstance(device, int):
-            return self.mode.device.index if device is None or device < 0 else device
+            return self.mode.device.index if device is None or device < 0 else self.mode.check(device)
         index = torch.device(device).index
-        return self.mode.device.index if index is None else index
+        return self.mode.device.index if index is None else self.mode.check(index)
 
     def set(self, device: Any) -> int:
         """Make it current, and return which was before."""

@@ -5,6 +5,7 @@ one step, and leaves by ``os._exit``, so that nothing has to be put back.
 from __future__ import annotations
 
 import faulthandler
+import logging
 import os
 import sys
 import time
@@ -24,6 +25,7 @@ from rooflight.capture.record.composites import route_composites
 from rooflight.capture.record.constants import know_fakes
 from rooflight.capture.run import hooks as run_hooks
 from rooflight.capture.run.elsewhere import Wanted
+from rooflight.capture.run.errors import reason_of
 from rooflight.capture.run.finder import StepFinder
 from rooflight.capture.run.launch import first_path, mark_function, start
 from rooflight.capture.run.outcome import session_of
@@ -46,7 +48,7 @@ class Child:
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
-        self.compiled = 0
+        self.compiled, self.error = 0, ""
         self.at_end: list[Callable[[], None]] = []
         self._began = time.monotonic()
         self._kept_at: dict[str, float] = {}
@@ -70,9 +72,11 @@ class Child:
             code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
             if isinstance(stop.code, str):
                 print(stop.code, file=sys.stderr)
+                self.error = reason_of(stop)
         except KeyboardInterrupt:
             code = -2
-        except BaseException:
+        except BaseException as error:
+            self.error = reason_of(error)
             sys.excepthook(*sys.exc_info())
         self.leave(code)
 
@@ -83,12 +87,15 @@ class Child:
             for name, value in groups.environment(wanted.gpus, wanted.nodes, wanted.rank).items():
                 os.environ.setdefault(name, value)
         os.environ.setdefault("WANDB_MODE", "disabled")
-        faulthandler.enable()  # says the line that reads at an address of the device
+        faults = wanted.faults.open("w")
+        faulthandler.enable(faults)  # says the line that reads at an address of the device
+        self.at_end += [faults.close, wanted.faults.unlink]
+        logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # the script's errors, twice
         try:
             hooks.install(wanted.gpus)
         except hooks.NoVirtualDeviceError as error:
             sys.exit(f"rooflight: {error}")
-        self.mode = VirtualMode(shapes.sized_by_values)
+        self.mode = VirtualMode(shapes.sized_by_values, wanted.gpus)
         api.install(self.mode, wanted.seen, wanted.gpus)
         copies.install()
         operators.install(self.mode)
@@ -113,8 +120,8 @@ class Child:
         finder, recorder = self.finder, self.finder.recorder
         keep, add = recorder.keep, finder.by_optimizer.add
 
-        def kept(kind: Any, **how: Any) -> None:
-            keep(kind, **how)
+        def kept(kind: Any, *place: int, **how: Any) -> None:
+            keep(kind, *place, **how)
             found = recorder.kept.get(kind)
             if found is None or recorder.records or found.place < self.wanted.program.skip:
                 return
@@ -187,7 +194,7 @@ class Child:
         wanted = self.wanted
         assert session.run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
-                             compiled=self.compiled)  # fmt: skip
+                             compiled=self.compiled, error=self.error)  # fmt: skip
         run = replace(session.run, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
         kind = {} if self.mode.was_used() else {"device_kind": "cpu"}

@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.virtual.likely import guess
-from rooflight.virtual.mode import HANDLERS, VirtualMode
+from rooflight.virtual.mode import HANDLERS, VirtualMode, one_device
 from rooflight.virtual.values import covers, is_small
 
 _aten = torch.ops.aten
@@ -59,6 +59,13 @@ def _copy(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[st
     return NotImplemented
 
 
+def _index(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+    """Indices are on the host, or where what they choose of is."""
+    if args[0].device.type == "cpu":
+        one_device(args[0].device, args[1])
+    return NotImplemented
+
+
 def _device(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
     """C++ asks a tensor of Python's where it is, several times for each op."""
     return args[0].device if isinstance(args[0], FakeTensor) else NotImplemented
@@ -87,6 +94,8 @@ def install() -> None:
             _aten.is_nonzero.default: _is_nonzero,
             _aten._to_copy.default: _move,
             _aten.copy_.default: _copy,
+            _aten.index.Tensor: _index,
+            _aten.index_put_.default: _index,
             _aten._pin_memory.default: _pinned,
             _aten.is_pinned.default: lambda *_: True,
             _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,

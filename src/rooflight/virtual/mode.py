@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from rooflight.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.capture.record.dispatch import is_composite
+from rooflight.capture.run.callers import calling_line
 from rooflight.virtual.likely import balanced, expect_share, guess, likely_of
 from rooflight.virtual.memory import Memory
 from rooflight.virtual.values import Answers, Values, covers, is_small
@@ -36,6 +37,7 @@ _SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miop
 """Arguments that an op writes although its schema does not say so."""
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
+_COPIES: Final = frozenset({"copy_", "_foreach_copy_", "resize_"})  # between devices
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
 _DECIDES: Final = {
     "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
@@ -93,8 +95,9 @@ class VirtualMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any], gpus: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.gpus = gpus
         self.sized = sized  # what makes results whose sizes depend on values
         self.values, self.answers, self.memory = Values(), Answers(), Memory()
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
@@ -179,6 +182,8 @@ class VirtualMode(TorchDispatchMode):
         kwargs = self._unpinned(kwargs)
         written = _written(facts, args, kwargs)
         if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
+            if func.namespace == "aten" and facts.name not in _COPIES:
+                one_device(written[0].device, tensors)
             return func(*tree_map(self.real_of, args), **tree_map(self.real_of, kwargs))
         key = _key_of(func, args, kwargs) if facts.kind else None
         learnt = self._known.get(key) if key is not None else None
@@ -215,7 +220,15 @@ class VirtualMode(TorchDispatchMode):
         if device is None:
             return None
         device = torch.device(device)
+        if device.type == "cuda" and device.index is not None:
+            self.check(device.index)
         return self.device if device.type == "cuda" and device.index is None else device
+
+    def check(self, index: int) -> int:
+        """The index of a device that is there. Raises RuntimeError for others, as CUDA does."""
+        if index >= self.gpus:
+            raise RuntimeError(f"{calling_line()} asks for cuda:{index}: say --gpus {index + 1}, or more")
+        return index
 
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """A fake tensor of the same strides on the same device."""
@@ -393,6 +406,15 @@ class VirtualMode(TorchDispatchMode):
             return balanced(total, tensor.shape, tensor.dtype)
         self.answers.note("values of the device", "ones")
         return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def one_device(device: torch.device, tensors: Iterable[Any]) -> None:
+    """Raise RuntimeError, as torch does, for tensors that are not on the device of another."""
+    for each in tensors:
+        if isinstance(each, torch.Tensor) and each.device.type != device.type:
+            raise RuntimeError(
+                f"{calling_line()}: Expected all tensors to be on the same device, but found {device} and {each.device}"
+            )
 
 
 def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -49,8 +49,9 @@ def _places(mode: VirtualMode, index: torch.Tensor | None) -> list[torch.Tensor 
     """An index without a mask: for each dimension of one, the places that it chooses."""
     if index is None or index.dtype not in (torch.bool, torch.uint8):
         return [index]
-    known = mode.values.of(index) if isinstance(index, FakeTensor) else index
-    count = mode.chosen_of(index) if known is None else int(known.sum())
+    with torch._C._DisableTorchDispatch():
+        known = mode.values.of(index) if isinstance(index, FakeTensor) else index
+        count = mode.chosen_of(index) if known is None else int(known.sum())
     return [_integers(index, count) for _ in range(index.dim())]
 
 

@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
+from rooflight.capture.run.callers import calling_line
 from rooflight.capture.run.hooks import when_imported
 from rooflight.virtual.mode import PLAIN, VirtualMode
 
@@ -58,6 +59,10 @@ def _leave_to_python(mode: VirtualMode) -> None:
     def of_real(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(self, FakeTensor) and self.is_cuda and method.__name__ != "tolist":
+                raise TypeError(
+                    f"{calling_line()}: can't convert {self.device} device type tensor to numpy: .cpu() first"
+                )
             return method(mode.real_of(self) if isinstance(self, FakeTensor) else self, *args, **kwargs)
 
         return run

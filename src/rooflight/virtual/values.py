@@ -135,6 +135,6 @@ class Answers:
             return False
         if asked > 3 * _PATIENCE:
             raise RuntimeError(
-                f"{where} asks again and again for {what}, which only a GPU has, and no answer ends its loop"
+                f"{where} asks again and again for {what}, which only a GPU has, and no answer ends its loop: limit it"
             )
         return asked > 2 * _PATIENCE

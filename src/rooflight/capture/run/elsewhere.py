@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -56,6 +57,11 @@ class Wanted:
     loud: bool
     safe_path: bool = sys.flags.safe_path
 
+    @property
+    def faults(self) -> Path:
+        """Where the process says at which line it dies."""
+        return Path(f"{self.saved}.faults")
+
     def command(self) -> list[str]:
         """The words that start the process."""
         return [sys.executable, "-P", "-m", "rooflight.virtual.child", msgspec.json.encode(self).decode()]
@@ -67,7 +73,7 @@ def seen_of(device: DeviceSpec) -> Seen:
     Raises ValueError for a device that is no GPU, and for one whose memory is not known.
     """
     if device.kind != "cuda":
-        raise ValueError(f"--on {device.name}: a script sees no GPU there, which is no CUDA device")
+        raise ValueError(f"--on {device.name}: a script sees no GPU there: name one that `rooflight devices` lists")
     memory = next((level.capacity_bytes for level in reversed(device.memory)), None)
     if not memory:
         raise ValueError(f"--on {device.name}: its memory is not known")

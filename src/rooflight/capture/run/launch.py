@@ -14,6 +14,8 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final
 
+from rooflight.capture.run.errors import of_script
+
 
 def start(target: str, arguments: Sequence[str], *, as_module: bool) -> None:
     """Run the file ``target``, or with ``as_module`` the module of that name, as ``__main__``. Whatever it raises is
@@ -112,21 +114,13 @@ def _decorate(tree: ast.AST, names: list[str]) -> None:
                 each.decorator_list.append(ast.copy_location(ast.Name(_MARK, ast.Load()), each))
 
 
-_STARTS: Final = (__file__, "<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>")
-
-
 def _hide_launcher() -> None:
-    """Print the error that is on its way out without the frames that started the script, by the hook it has now."""
+    """Print the error that is on its way out as the script's own, by the hook it has now."""
     hook = sys.excepthook
 
-    def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def show(kind: type[BaseException], error: BaseException, _: TracebackType | None) -> None:
         sys.excepthook = hook
-        inner = trace
-        while inner is not None and inner.tb_frame.f_code is not start.__code__:
-            inner = inner.tb_next
-        inner = inner.tb_next if inner is not None else trace
-        while inner is not None and inner.tb_frame.f_code.co_filename in _STARTS:
-            inner = inner.tb_next
-        hook(kind, error.with_traceback(inner), inner)
+        error.__traceback__ = of_script(error, start.__code__)
+        hook(kind, error, error.__traceback__)
 
     sys.excepthook = show
