@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +29,7 @@ import numpy as np
 DATA = Path(os.environ["ROOFLIGHT_DATA"]) / "published_training" / "modded_nanogpt_records.csv"
 DEVICES = {"H100 SXM 80GB": "H100-SXM5-80GB", "H200 SXM": "H200-SXM"}
 _MAGIC, _VERSION, _END = 20240520, 1, 50256
-_TOKENS, _FILES = 12_000_000, 20
+_TOKENS, _FILES = 24_000_000, 20
 _MUCH = 0.03  # rows that differ by less have no order
 
 
@@ -39,13 +41,17 @@ def main() -> int:
     found = []
     for row in rows:
         begin = time.monotonic()
-        program = program_of(repository, row)
-        answer = predicted(program, row) if program else "no program in its logs"
+        answer: dict[str, float] | str = "no program in its logs"
+        for program, own_ms in programs_of(repository, row):
+            answer, published = predicted(program, row), float(row["early_step_ms"] or row["step_avg_ms"])
+            if "not repeats" in row["notes"]:  # the row has the mean of several programs
+                published = own_ms
+            if not isinstance(answer, str) or "No module named" not in answer:
+                break
         name = f"{row['row_id'].split('-')[-1]:<6}{(row['record_folder'] + ' ' + row['variant'])[:41]:<42}"
         if isinstance(answer, str):
             print(f"{name}  {answer}", flush=True)
             continue
-        published = float(row["early_step_ms"] or row["step_avg_ms"])
         ours = (answer["compiled_s"] or answer["step_s"]) * 1e3
         found.append((row["track"], published, ours))
         peak = f"{float(row['peak_alloc_mib']) / 1024:.1f}" if row["peak_alloc_mib"] else "–"
@@ -68,8 +74,8 @@ def summarize(found: list[tuple[str, float, float]]) -> None:
     print(f"order of rows that follow each other and differ by more than 3 %: {sum(told)} of {len(told)}")
 
 
-def program_of(repository: str, row: dict[str, str]) -> str | None:
-    """The program at the head of the first log of the row's folder."""
+def programs_of(repository: str, row: dict[str, str]) -> Iterator[tuple[str, float]]:
+    """The programs at the heads of the logs in the row's folder, and the mean step (ms) that each log ends with."""
     git = ["git", "-C", repository]
     listed = [*git, "ls-tree", "-r", "--name-only", "HEAD", row["source_file"]]
     for path in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines():
@@ -78,8 +84,8 @@ def program_of(repository: str, row: dict[str, str]) -> str | None:
         text = subprocess.run([*git, "show", f"HEAD:{path}"], capture_output=True, check=True).stdout.decode()
         parts = [part for part in re.split(r"^={20,}\n", text, flags=re.M) if part.strip()]
         if len(parts) > 1 and "import torch" in parts[0]:
-            return parts[0]
-    return None
+            steps = re.findall(r"step_avg:([\d.]+)ms", text)
+            yield parts[0], float(steps[-1]) if steps else math.nan
 
 
 def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
@@ -101,12 +107,18 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
         except subprocess.TimeoutExpired:
             return "not in 600 s"
         answered = Path(folder) / "it.json"
-        on = json.loads(answered.read_text())["run"]["on"] if answered.exists() else []
+        run_of = json.loads(answered.read_text())["run"] if answered.exists() else {"on": []}
+        on = [of_one_turn(each, run_of["step"]["turns"]) for each in run_of["on"]]
         if on and (keep := os.environ.get("KEEP")):
             (Path(folder) / "it.session").replace(Path(keep) / f"{row['row_id']}.session")
         said = r"(\[rank\d+\]: )?\w*(Error|Exception|Exit)|rooflight:"
         lines = [line for line in run.stderr.splitlines() if re.match(said, line)]
         return on[0] if on else (lines or ["no step"])[-1][:110]
+
+
+def of_one_turn(answer: dict[str, float], turns: int) -> dict[str, float]:
+    """What a turn of the program's loop takes, which its log times."""
+    return {name: each / turns if name.endswith("_s") and each else each for name, each in answer.items()}
 
 
 def write_tokens(path: Path) -> None:

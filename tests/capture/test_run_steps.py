@@ -7,6 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.capture.run.steps import Steps
+from rooflight.records.timeline import RunStep, StepKind
+from rooflight.roofline.tables.run import calls_of
 
 
 def made(*calls):
@@ -98,3 +100,25 @@ def test_steps_and_what_lies_between_are_the_time_of_the_loop(parts, cycle):
         loop = begins * 1e-9 - seconds[0]
         assert sum(each.seconds for each in between) * (whole - 1) + seconds[1:].sum() == pytest.approx(loop)
         assert 0 < sum(each.share for each in between) <= 1.000001
+
+
+@pytest.mark.parametrize(
+    ("callers", "backwards", "turns", "said"),
+    [
+        ([0], [1], 1, "one call of Adam.step"),
+        ([0, 1], [2, 1], 1, "one call of Adam.step"),  # of a GAN
+        ([0, 0, 0, 1], [4, 0, 0, 0], 1, "one call of Adam.step"),  # three of a class, at one line
+        ([1, 0, 1], [1, 1, 0], 2, "2 turns of the loop, with Adam.step"),  # one of two in every second turn
+        ([0, 0, 0, 1], [1, 1, 1, 1], 3, "3 turns of the loop, with Adam.step"),  # a critic
+    ],
+)
+def test_how_many_turns_of_the_loop_a_step_is(callers, backwards, turns, said):
+    calls = [(place, place + 1, *both, 1, 0, 0, 0) for place, both in enumerate(zip(callers, backwards, strict=True))]
+    found = made(*calls, *calls, calls[0]).turns(len(callers))
+    assert found == turns
+    step = RunStep(kind=StepKind.OPTIMIZER, name="Adam.step", where="", count=2, begins="", recorded=1, turns=found)
+    assert calls_of(step) == said
+
+
+def test_no_step_is_one_turn():
+    assert made().turns(1) == 1

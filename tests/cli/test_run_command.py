@@ -68,6 +68,22 @@ print(w.sum().item())
 sys.stdout.flush()
 os._exit(5)
 """
+AFTER_A_STRAY = """
+import torch
+torch.empty(1, requires_grad=True).backward()  # starts the device
+net = torch.nn.Linear(8, 8)
+optimizer = OPTIMIZER
+for _ in range(STEPS):
+    net.eval()
+    with torch.no_grad():
+        for _ in range(2): net(torch.ones(2, 8))
+    net.train()
+    net(torch.ones(2, 8)).sum().backward()
+    with torch.no_grad():
+        for each in net.parameters():
+            each -= 0.1 * each.grad
+    if optimizer: optimizer.step()
+"""
 SPAWNED = """
 import torch, torch.multiprocessing as mp
 def train(rank, net):
@@ -179,6 +195,27 @@ def test_weights_updated_by_hand_and_a_hard_exit(script):
     assert ended.run["exit_code"] == 5
     assert (ended.run["step"]["kind"], ended.run["step"]["count"]) == ("backward", 9)
     assert ended.document["totals"]["calls"] > 0
+
+
+@pytest.mark.parametrize(
+    ("made", "kind", "line", "steps", "stray"),
+    [
+        ("None", "backward", 11, 6, True),
+        pytest.param("None", "backward", 11, 3, False, marks=pytest.mark.slow),
+        pytest.param("torch.optim.Adam(net.parameters())", "optimizer", 15, 6, True, marks=pytest.mark.slow),
+        ("torch.optim.Adam(net.parameters(), foreach=False)", "optimizer", 15, 6, False),
+    ],
+)
+def test_what_runs_before_a_step_is_no_step_and_none_of_its_calls(script, tmp_path, made, kind, line, steps, stray):
+    text = AFTER_A_STRAY.replace("OPTIMIZER", made).replace("STEPS", str(steps))
+    ended = script(text if stray else text.replace(".backward()  #", "  #"))
+    step = ended.run["step"]
+    assert (step["kind"], step["count"], step["where"]) == (kind, steps, f"train.py:{line}")
+    assert step["begins"] == "the first call of Linear with gradients on"
+    session = rl.load(tmp_path / "run.session")
+    names = [session.signatures[number].name for number in session.columns.signature.tolist()]
+    assert names.count("aten::addmm") == 1  # none of the evaluation before it
+    assert "aten::zeros_like" not in names  # states of the first step
 
 
 @pytest.mark.slow

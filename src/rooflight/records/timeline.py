@@ -312,8 +312,9 @@ class StepKind(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
     """The step of a script: ``count`` of ``name`` ran, called at ``where`` (``train.py:112``), each from what
-    ``begins`` says. ``calls``: how often each of several optimizers stepped. ``recorded`` is the number of the recorded
-    step, from 1; None where none could be.
+    ``begins`` says. ``calls``: how often each of several optimizers stepped; ``turns``: how often, in one step, that
+    which steps most often had new gradients. ``recorded`` is the number of the recorded step, from 1; None where none
+    could be.
     """
 
     kind: StepKind
@@ -323,6 +324,7 @@ class RunStep:
     begins: str
     recorded: int | None
     calls: tuple[tuple[str, int], ...] = ()
+    turns: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

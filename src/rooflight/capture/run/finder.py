@@ -220,7 +220,7 @@ class StepFinder:
         steps, recorder = self.by_backward, self.recorder
         place = steps.count
         self._add(steps, now, 0)
-        recorder.keep(StepKind.BACKWARD, so_far=place < self.skip and not self.only)
+        recorder.keep(StepKind.BACKWARD, place, so_far=place < self.skip and not self.only)
         recorder.give_up(steps.count)
         self.begun = self.backwards = 0
         self.waits.last_event = now
@@ -274,8 +274,9 @@ class StepFinder:
         if self.cycle is None:
             self.cycle = steps.cycle()
         recorder = self.recorder
-        if steps.count % (self.cycle or 1) == 0:
-            recorder.keep(StepKind.OPTIMIZER, settles=self.cycle is not None)
+        place, part = divmod(steps.count, self.cycle or 1)
+        if not part:
+            recorder.keep(StepKind.OPTIMIZER, place - 1, settles=self.cycle is not None)
         self.begun = self.backwards = undecided.with_gradients_since = 0
         self.waits.last_event = now
         self._forget_call()
@@ -420,11 +421,21 @@ class StepFinder:
         """A step begins, by a call of a module or optimizer, or where the one before ended."""
         self.waits.end_evaluation(begin)
         self._undecided.with_gradients_since = 0
+        if by is not None and self._without_modules and not self.by_optimizer.count:
+            self._forget_backward()
         self.begun, self.nodes, self.backwards = begin, _get_sequence_nr(), 0
         self._known_at_begin = self.waits.known(begin)
         self.begun_by = by if by is None or isinstance(by, type) else type(by)
         if self._undecided.first is None:
             self._undecided.first = begin, self.nodes, self._known_at_begin
+
+    def _forget_backward(self) -> None:
+        """Backward passes before a model is trained, as of a tensor that starts the device, ended no steps."""
+        self._without_modules, self._undecided.first = False, None
+        self.by_backward, self.backward = Steps(), Caller("backward", "")
+        self.recorder.drop(StepKind.BACKWARD)
+        self.recorder.kept.pop(StepKind.BACKWARD, None)
+        self.recorder.taken[StepKind.BACKWARD].clear()
 
     def _record(self, module: nn.Module | None = None, args: Any = ()) -> None:
         if self.cycle is None and self.recorder.kept:

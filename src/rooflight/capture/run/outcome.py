@@ -44,6 +44,7 @@ def session_of(
         begins=_begins(finder.begun_by) if kind in ("optimizer", "backward") else f"the call of {caller.name}",
         recorded=None if place is None else place + 1,
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
+        turns=steps.turns(cycle),
     )
     between = steps.between(cycle, undisturbed(range(step.count)))
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))

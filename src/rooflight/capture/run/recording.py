@@ -39,6 +39,7 @@ class Recorder:
         self._kind: StepKind | None = None
         self._place = 0
         self._cycle = 1
+        self._holds: set[StepKind] = set()  # kinds of which the recording has held a step
         self.count = 0
         self.kept: dict[StepKind, Kept] = {}
         self._later: Callable[[], None] | None = None
@@ -70,7 +71,7 @@ class Recorder:
         """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
         from rooflight.capture.record.recorder import record
 
-        self._kind, self._place, self._cycle = kind, place, cycle
+        self._kind, self._place, self._cycle, self._holds = kind, place, cycle, set()
         self.count += 1
         recording = record(
             memory=True, times=True, compiled_eagerly="torch._dynamo" in sys.modules, on_error=self._fails
@@ -84,18 +85,27 @@ class Recorder:
         if module is not None and recording._tracker is not None:
             recording._tracker._enter(module, args)
 
-    def keep(self, kind: StepKind, *, so_far: bool = False, settles: bool = False) -> None:
-        """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind. After
-        the skipped steps it ``settles`` what is recorded. Steps of other kinds within a phase do not end its recording.
+    def keep(
+        self, kind: StepKind, place: int | None = None, *, so_far: bool = False, settles: bool = False
+    ) -> None:  # fmt: skip
+        """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind, at this ``place``
+        where it began as one of another. After the skipped steps it ``settles`` what is recorded. Two steps are no
+        step. Steps of other kinds within a phase do not end its recording.
         """
         if self._open is None or (kind is StepKind.PHASE) != (self._kind is StepKind.PHASE):
             return
         if not so_far and _in_compiled():  # torch would put its state back when that returns
-            self._later = partial(self.keep, kind, settles=settles)
+            self._later = partial(self.keep, kind, place, settles=settles)
             return
         recording = self._open
         self._later = None
-        self.taken[kind].add(self._place)
+        place = self._place if place is None else place
+        self.taken[kind].add(place)
+        if kind in self._holds:
+            if not so_far:
+                self.drop()
+            return
+        self._holds.add(kind)
         try:
             if not so_far:
                 self._open = None
@@ -105,8 +115,8 @@ class Recorder:
             self._fails(error)
             return
         if not self.broken and len(session):
-            self.kept[kind] = Kept(session, self._place, self._cycle)
-            self.settled = settles and self._place >= self._skip
+            self.kept[kind] = Kept(session, place, self._cycle)
+            self.settled = settles and place >= self._skip
 
     def keep_what_ended(self) -> None:
         """End a recording whose step ended inside a compiled function, now that this has returned."""

@@ -54,6 +54,16 @@ class Steps:
         """How often each caller called."""
         return Counter(self._columns()[2].tolist())
 
+    def turns(self, cycle: int) -> int:
+        """In how many turns of the script's loop the optimizer steps that steps in most, of those that make a step. A
+        turn begins with backward passes.
+        """
+        _, _, callers, backwards, *_ = self._whole(cycle)
+        if not len(callers):
+            return 1
+        turn = np.cumsum(backwards[-1] > 0)
+        return max(len(set(turn[callers[-1] == each])) for each in set(callers[-1]))
+
     def seconds(self, cycle: int = 1) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How long each step of ``cycle`` calls took."""
         begins, ends, *_ = self._whole(cycle)

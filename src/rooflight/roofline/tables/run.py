@@ -8,7 +8,7 @@ from typing import Final
 
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table
-from rooflight.records.timeline import Run, SameSteps
+from rooflight.records.timeline import Run, RunStep, SameSteps
 from rooflight.roofline.tables.findings import first_findings
 
 _MUCH_BETWEEN: Final = 0.05
@@ -58,7 +58,7 @@ def of_script(run: Run | None, verdict: str) -> str:
     if run.step is None:
         name = "Name one by --step function:FILE:NAME, or by rooflight.phase around it."
         return f"No step was found in {run.script}: it made {run.seen}. {name}"
-    what = f"A step is one call of {run.step.name} ({run.step.count:,} of them, {run.step.where}). "
+    what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.where}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
     if part < _MUCH_BETWEEN:
         return what + verdict
@@ -66,6 +66,11 @@ def of_script(run: Run | None, verdict: str) -> str:
     name = {"other": "the script's own code"}.get(longest.name, f"the {longest.name}")
     lie = f"{Quantity(seconds, 's')} a step on average, {percent(part)} of the time"
     return f"{what}{verdict} Between steps lie {lie}, most of it in {name}."
+
+
+def calls_of(step: RunStep) -> str:
+    """``one call of AdamW.step``; how many turns of the loop, where some of its optimizers do not step in each."""
+    return f"one call of {step.name}" if step.turns < 2 else f"{step.turns} turns of the loop, with {step.name}"
 
 
 def in_brief(report: Report, path: str) -> Report:
