@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from importlib.abc import MetaPathFinder
 from multiprocessing.queues import Queue
@@ -17,12 +16,12 @@ from tempfile import mkdtemp
 from typing import Any, Final
 
 import torch
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.capture.run.callers import calling_line, imported_by_user
 from rooflight.capture.run.elsewhere import NOT_HERE, Wanted
 from rooflight.capture.run.hooks import when_imported
+from rooflight.virtual.api import Given, answering, replace_functions
 from rooflight.virtual.mode import VirtualMode
 
 _BUILT_FOR_CUDA: Final = (
@@ -43,15 +42,12 @@ def install(mode: VirtualMode, child: Any) -> None:
 def _compile(child: Any) -> None:
     """Compiled programs run as they are written, and are counted: what compiling gains is predicted."""
 
-    def compile(model: Any = None, *_: Any, **__: Any) -> Any:  # noqa: A001 - torch's name
+    def compiled(given: Given) -> Any:
+        model = given.get("model", given.get("self"))
         if model is None:
-            return compile
+            return lambda each: compiled({"model": each})
         child.compiled += 1
         return model
-
-    def compile_module(self: nn.Module, *_: Any, **__: Any) -> None:
-        del self
-        child.compiled += 1
 
     node: Any = torch.autograd.function.BackwardCFunction
     run = node.apply
@@ -63,8 +59,7 @@ def _compile(child: Any) -> None:
         return (*found, *[None] * missing) if missing > 0 else found
 
     node.apply = apply
-    torch.compile = compile
-    nn.Module.compile = compile_module  # type: ignore[method-assign]
+    replace_functions({"torch.compile": compiled, "torch.nn.Module.compile": compiled})
 
 
 def _nvidia_smi(child: Any) -> None:
@@ -94,24 +89,17 @@ class _Missing(MetaPathFinder):
 def _refuse_extensions() -> None:
     module: Any = sys.modules["torch.utils.cpp_extension"]
 
-    def without_cuda(build: Callable[..., Any]) -> Callable[..., Any]:
-        signature = inspect.signature(build)
-
-        @wraps(build)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if _is_for_cuda(signature.bind(*args, **kwargs).arguments):
-                raise RuntimeError(
-                    f"{calling_line()} compiles a CUDA extension, which only a GPU can run: leave it out"
-                )
-            return build(*args, **kwargs)
-
-        return run
+    def unless_for_cuda(build: Callable[..., Any], given: Given) -> Any:
+        if _is_for_cuda(given):
+            raise RuntimeError(f"{calling_line()} compiles a CUDA extension, which only a GPU can run: leave it out")
+        return build(**given)
 
     for name in ("load", "load_inline"):
-        setattr(module, name, without_cuda(getattr(module, name)))
+        build = getattr(module, name)
+        setattr(module, name, answering(build, partial(unless_for_cuda, build)))
 
 
-def _is_for_cuda(given: Mapping[str, Any]) -> bool:
+def _is_for_cuda(given: Given) -> bool:
     sources = given.get("sources", ())
     files = [sources] if isinstance(sources, str) else sources
     return bool(given.get("cuda_sources") or given.get("with_cuda") or any(str(f).endswith(".cu") for f in files))

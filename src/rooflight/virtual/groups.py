@@ -6,7 +6,7 @@ import multiprocessing.context
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial, wraps
+from functools import partial
 from multiprocessing.process import parent_process
 from types import SimpleNamespace
 from typing import Any, Final
@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 
 from rooflight.capture.run.callers import calling_line
 from rooflight.capture.run.hooks import when_imported
-from rooflight.virtual.api import Given, everywhere, replace_functions
+from rooflight.virtual.api import Given, replace_functions
 from rooflight.virtual.mode import HANDLERS, VirtualMode
 
 
@@ -38,9 +38,13 @@ def environment(gpus: int, nodes: int, rank: int) -> dict[str, str]:
 
 def install(mode: VirtualMode, ranks: int, rank: int) -> None:
     """Let ``torch.distributed`` have them, for the rest of the process."""
-    _replace({c10d.init_process_group: _begin_group(ranks, rank), c10d.new_group: _new_group()})
+    new_group, reduce = c10d.new_group, c10d.all_reduce
     replace_functions(
         {
+            "torch.distributed.init_process_group": partial(_begin, c10d.init_process_group, ranks, rank),
+            "torch.distributed.new_group": lambda given: new_group(**{**given, **_DROPPED}),
+            "torch.distributed.all_reduce": partial(_all_reduce, mode, reduce),
+            "torch.multiprocessing.spawn": partial(_spawn, mode, rank),
             "torch.distributed.is_nccl_available": lambda _: True,
             "torch.distributed.is_backend_available": lambda _: True,
             "torch.distributed.utils._verify_param_shape_across_processes": lambda _: None,
@@ -59,45 +63,19 @@ def install(mode: VirtualMode, ranks: int, rank: int) -> None:
     _several_devices(mode)
     _know_what_is_exchanged(mode)
     _reduce_by_hook()
-    _spawn(mode, rank)
+    context: Any = multiprocessing.context  # what they start is forked, or it would see no device
+    context.SpawnProcess._Popen = context.ForkServerProcess._Popen = context.ForkProcess._Popen
     when_imported("torch.distributed.pipelining.schedules", partial(_prepare_pipelines, mode))
 
 
-def _replace(new: dict[Any, Any]) -> None:
-    everywhere({id(old): (old, made) for old, made in new.items()})
+def _begin(begin: Callable[..., None], ranks: int, rank: int, given: Given) -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
 
-
-def _begin_group(ranks: int, rank: int) -> Callable[..., None]:
-    begin = c10d.init_process_group
-
-    def init_process_group(
-        backend: Any = None, init_method: Any = None, timeout: Any = None, world_size: int = -1, rank_: int = -1,
-        store: Any = None, group_name: str = "", pg_options: Any = None, device_id: Any = None, **rest: Any,
-    ) -> None:  # fmt: skip
-        from torch.testing._internal.distributed.fake_pg import FakeStore
-
-        del backend, init_method, timeout, store, group_name, pg_options, device_id
-        given = rest.pop("rank", rank_)
-        whole = world_size if world_size > 0 else int(os.environ.get("WORLD_SIZE", ranks))
-        mine = given if given >= 0 else int(os.environ.get("RANK", rank))
-        if parent_process() is not None and mine != rank:
-            os._exit(0)
-        begin("fake", store=FakeStore(), rank=mine, world_size=whole)
-
-    return init_process_group
-
-
-def _new_group() -> Callable[..., Any]:
-    new = c10d.new_group
-
-    def new_group(
-        ranks: Any = None, timeout: Any = None, backend: Any = None, pg_options: Any = None, **rest: Any
-    ) -> Any:
-        del timeout, backend, pg_options
-        rest.pop("device_id", None)
-        return new(ranks, backend="fake", **rest)
-
-    return new_group
+    whole = given["world_size"] if given["world_size"] > 0 else int(os.environ.get("WORLD_SIZE", ranks))
+    mine = given["rank"] if given["rank"] >= 0 else int(os.environ.get("RANK", rank))
+    if parent_process() is not None and mine != rank:
+        os._exit(0)
+    begin("fake", store=FakeStore(), rank=mine, world_size=whole)
 
 
 def _fill(found: list[Any] | None, value: Any) -> None:
@@ -141,7 +119,6 @@ def _know_what_is_exchanged(mode: VirtualMode) -> None:
     """What a rank gets from others is unknown, but for sums of what all know alike. A call gives the future of its
     tensor, which the fake group does not have.
     """
-    reduce = c10d.all_reduce
 
     def forget(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
         tree_map_only(FakeTensor, mode.values.forget, args[0])
@@ -150,18 +127,18 @@ def _know_what_is_exchanged(mode: VirtualMode) -> None:
     for name in _RECEIVES.split():
         HANDLERS[getattr(torch.ops.c10d, name).default] = forget
 
-    @wraps(reduce)
-    def all_reduce(tensor: Any, op: Any = dist.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        work = reduce(tensor, op, group, async_op)
-        known = mode.values.of(tensor) if isinstance(tensor, FakeTensor) and op == dist.ReduceOp.SUM else None
-        if known is not None:
-            known.mul_(dist.get_world_size(group))
-            mode.answers.note("a sum over ranks", "that of this rank, times their number")
-        return work and _Work(tensor)
 
-    _replace({reduce: all_reduce})
+def _all_reduce(mode: VirtualMode, reduce: Callable[..., Any], given: Given) -> Any:
+    tensor, work = given["tensor"], reduce(**given)
+    is_sum = isinstance(tensor, FakeTensor) and given["op"] == dist.ReduceOp.SUM
+    known = mode.values.of(tensor) if is_sum else None
+    if known is not None:
+        known.mul_(dist.get_world_size(given["group"]))
+        mode.answers.note("a sum over ranks", "that of this rank, times their number")
+    return work and _Work(tensor)
 
 
+_DROPPED: Final = {"backend": "fake", "timeout": None, "pg_options": None, "device_id": None}
 _RECEIVES: Final = (
     "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_ reduce_scatter_ "
     "_reduce_scatter_base_ reduce_scatter_tensor_coalesced_ alltoall_ alltoall_base_ recv_ recv_any_source_ reduce_ "
@@ -241,16 +218,8 @@ def _reduce_by_hook() -> None:
     kind.__init__, kind.register_comm_hook = init, register_comm_hook
 
 
-def _spawn(mode: VirtualMode, rank: int) -> None:
-    """Ranks that a script starts as processes: ``mp.spawn`` runs one here; of others only the recorded one goes on, and
-    they are forked, or they would see no device.
-    """
-
-    def spawn(fn: Any, args: tuple[Any, ...] = (), nprocs: int = 1, join: bool = True, **_: Any) -> None:
-        del join
-        mode.answers.note(f"{nprocs} processes of mp.spawn", f"rank {rank % nprocs} alone runs")
-        fn(rank % nprocs, *args)
-
-    _replace({vars(torch.multiprocessing)["spawn"]: spawn})
-    context: Any = multiprocessing.context
-    context.SpawnProcess._Popen = context.ForkServerProcess._Popen = context.ForkProcess._Popen
+def _spawn(mode: VirtualMode, rank: int, given: Given) -> None:
+    """Of the ranks that ``mp.spawn`` starts, one runs here; of other processes only the recorded one goes on."""
+    ranks = given["nprocs"]
+    mode.answers.note(f"{ranks} processes of mp.spawn", f"rank {rank % ranks} alone runs")
+    given["fn"](rank % ranks, *given["args"])
