@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recorded_model import recorded
 from some_presets import presets
+from torch import nn
 
 import rooflight as rl
 from rooflight.capture.time.collectives import Event
@@ -200,3 +202,27 @@ def test_the_records_of_every_preset_find_their_times(preset: str, mode: str) ->
     # on a CPU, ops are most of the step, and none of their time is counted twice
     assert 0.3 * float(measured.wall_samples_s.min()) < float(np.nansum(times, axis=1).max())
     assert float(np.nansum(times)) < seconds
+
+
+def test_a_copy_that_autograd_keeps_is_an_op_of_its_own_before_the_op_that_overwrites() -> None:
+    session = session_of(["aten::clone", "aten::mul_", "aten::clone"])
+    events = [
+        Event(STEP_MARK, 0, 10_000, 1, 0, False),
+        Event("aten::mul_", 100, 5100, 1, 1, False),
+        Event("aten::clone", 200, 1200, 1, 2, False),
+        Event("aten::clone", 6000, 6500, 1, 3, False),
+    ]
+    assert op_times(session, events, device=False)[0] == pytest.approx([1e-6, 4e-6, 5e-7])
+
+
+LINEAR, GRU, POOL = nn.Linear(8, 4), nn.GRU(8, 4), nn.MaxPool1d(3)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])
+@pytest.mark.parametrize("model", [LINEAR, GRU, POOL], ids=["linear", "gru", "pool"])
+def test_the_ops_that_run_are_those_recorded(model: nn.Module, mode: Any) -> None:
+    x = torch.randn(3, 5, 8).transpose(0, 1)
+    with mode():
+        session = rl.measure(lambda: model(x))
+    assert session.measurement is not None
+    assert joined_share(session, session.measurement.op_samples_s) == 1

@@ -36,6 +36,8 @@ from rooflight.records.signature import OpSignature
 
 _AUTOGRAD_KEYS: Final = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta")
 
+_VIEWS: Final = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView)
+
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 NO_SEQUENCE: Final = 2**64 - 1
@@ -281,9 +283,15 @@ def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequ
 
 def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the ops into which autograd splits a composite. ``func.decompose`` prefers Python code, which rounds
-    differently.
+    differently. Below a mode torch does not follow views: under inference_mode, where a composite arrives there whole,
+    those of weights would forget that these require gradients, and ``matmul`` would choose other ops.
     """
-    return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    split = func._op_dk
+    if not torch.is_inference_mode_enabled():
+        return split(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded - _VIEWS):
+        return split(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
 
 
 @dataclass(frozen=True, slots=True)

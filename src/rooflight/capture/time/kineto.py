@@ -48,7 +48,12 @@ def events_of(results: Any) -> list[Event]:
 
 STEP_MARK: Final = "rooflight.step"
 _MOST_SKIPS: Final = 1000
-_SAME_OPS: Final = {"aten::_index_put_impl_": "aten::index_put", "aten::new_zeros": "aten::zeros"}
+_SAME_OPS: Final = {
+    "aten::_index_put_impl_": "aten::index_put",
+    "aten::max_pool1d": "aten::max_pool2d_with_indices",  # a kernel of its own where no gradient is needed
+    "aten::new_zeros": "aten::zeros",
+}
+_KEPT: Final = "aten::clone"
 _SUBCLASS: Final = "PythonSubclass"
 """The event of a tensor subclass's own dispatch, around the ops on plain tensors that it calls."""
 
@@ -70,6 +75,7 @@ class _Found:
     name: str
     event: Event
     kernels: list[Event] = field(default_factory=list)
+    kept_ns: int = 0  # of copies inside, which are ops of their own
 
     @property
     def kernels_ns(self) -> int:
@@ -159,7 +165,7 @@ def _seconds(one: _Found, begin_ns: int, *, device: bool, idle: bool) -> tuple[f
     if device and not one.kernels:
         return 0.0, np.nan
     start_ns = min(kernel.start_ns for kernel in one.kernels) if device else one.event.start_ns
-    took_ns = one.kernels_ns if device else one.event.end_ns - one.event.start_ns
+    took_ns = one.kernels_ns if device else one.event.end_ns - one.event.start_ns - one.kept_ns
     return 0.0 if idle else took_ns * 1e-9, (start_ns - begin_ns) * 1e-9
 
 
@@ -238,29 +244,35 @@ def _base(name: str) -> str:
 
 
 def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> list[_Found]:
-    """Those inside no other. Of an op on a tensor subclass, the ops on the plain tensors inside were recorded."""
+    """Those inside no other, but for copies that autograd keeps of what an op overwrites: these are recorded before
+    the op. Of an op on a tensor subclass, the ops on the plain tensors inside were recorded.
+    """
     found: list[_Found] = []
-    owner: dict[int, int] = {}  # correlation of an op -> the outermost op it is part of
-    open_until: dict[int, tuple[int, int]] = {}  # thread -> (end of its outermost op, that op's position)
+    owner: dict[int, _Found] = {}  # correlation of an op -> the outermost op it is part of
+    open_until: dict[int, tuple[int, _Found]] = {}  # thread -> (end of its outermost op, that op)
     subclasses: dict[int, list[int]] = defaultdict(list)
     on_host = sorted((e for e in events if not e.on_device), key=lambda e: (e.start_ns, -e.end_ns))
     for event in on_host:
         if event.name == _SUBCLASS:
             subclasses[event.thread].append(event.start_ns)
     for event in on_host:
-        end, position = open_until.get(event.thread, (-1, -1))
-        if event.start_ns < end:
-            owner[event.correlation] = position
-        elif (name := _base(event.name)) in names and not _passes_on(event, subclasses[event.thread]):
-            position = len(found)
-            open_until[event.thread] = (event.end_ns, position)
-            owner[event.correlation] = position
-            found.append(_Found(name, event))
+        end, outer = open_until.get(event.thread, (-1, None))
+        name = _base(event.name)
+        if outer is not None and event.start_ns < end:
+            owner[event.correlation] = outer
+            if name == _KEPT and name in names and outer.event.name.endswith("_"):
+                outer.kept_ns += event.end_ns - event.start_ns
+                found.insert(found.index(outer), _Found(name, event))
+        elif name in names and not _passes_on(event, subclasses[event.thread]):
+            outer = _Found(name, event)
+            open_until[event.thread] = (event.end_ns, outer)
+            owner[event.correlation] = outer
+            found.append(outer)
     if device:
         host_names = {event.name for event in on_host}  # the device's timeline has the host's marks too
         for event in events:
             if event.on_device and event.correlation in owner and event.name not in host_names:
-                found[owner[event.correlation]].kernels.append(event)
+                owner[event.correlation].kernels.append(event)
     return found
 
 
