@@ -283,11 +283,11 @@ def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequ
 
 def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run the ops into which autograd splits a composite. ``func.decompose`` prefers Python code, which rounds
-    differently. Below a mode torch does not follow views: under inference_mode, where a composite arrives there whole,
-    those of weights would forget that these require gradients, and ``matmul`` would choose other ops.
+    differently. Below a mode torch does not follow views: under inference_mode, where ``linear`` arrives there whole,
+    its view of a weight would forget that this requires gradients, and ``matmul`` would choose other ops.
     """
     split = func._op_dk
-    if not torch.is_inference_mode_enabled():
+    if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return split(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded - _VIEWS):
