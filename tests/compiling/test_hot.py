@@ -5,6 +5,7 @@ turn.
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -393,8 +394,16 @@ def test_a_second_run_of_the_program_knows_what_the_first_found(tmp_path: Path) 
     assert slow.compiled == 1
     assert only(again).reason == "an earlier run found: compiled, it takes 2.00 times as long"
     # files that this did not write, and answers to another question, are ignored
-    for poison in (b"", b"\x80\x04", b'{"outcome": "compiled", "speedup": "os.system"}', b"[" * 60_000, b" " * 100_000):
-        kept.write_bytes(poison)
+    for poison in (
+        None,
+        b"",
+        b"\x80\x04",
+        b'{"outcome": "compiled", "speedup": "os.system"}',
+        b"[" * 60_000,
+        b" " * 100_000,
+    ):
+        kept.unlink()
+        os.mkfifo(kept) if poison is None else kept.write_bytes(poison)
         net = Net()
         run(net, 0)
         loop = loop_of(net, Compiler(run_s=2.0))

@@ -1,6 +1,7 @@
 """Calibrations survive the disk, and a broken file is said rather than believed."""
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import MemoryLevel, Roofs, calibrations
-from rooflight.devices.calibrations import Calibration
+from rooflight.devices.calibrations import Calibration, CalibrationWarning
 
 GPU = Calibration(
     fingerprint="NVIDIA H100 PCIe | driver 570.1 | torch 2.13",
@@ -91,6 +92,24 @@ def test_saved_lists_the_newest_first():
     calibrations.save(GPU)
     calibrations.save(CPU)
     assert calibrations.saved() == (CPU, GPU)
+
+
+def test_what_is_no_file_is_not_waited_for(cache):
+    """As others may leave in a folder that all can write to: reading a pipe waits for ever, a device has no end."""
+    kept = calibrations.save(GPU)
+    os.mkfifo(cache / "calibration-pipe.json")
+    (cache / "calibration-device.json").symlink_to("/dev/zero")
+    (cache / "calibration-nowhere.json").symlink_to(cache / "nowhere")
+    (cache / "calibration-folder.json").mkdir()
+    with (cache / "calibration-large.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.warns(CalibrationWarning, match="delete it") as warned:
+        assert calibrations.saved() == (GPU,)
+    assert len(warned) == 5
+    kept.unlink()
+    os.mkfifo(kept)
+    assert calibrations.load(GPU.fingerprint) is None
+    assert calibrations.save(GPU).read_text() != ""
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,14 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Final, Literal
 
 import msgspec
 
 from rooflight.devices.catalog import find_by_torch_name
 from rooflight.devices.spec import DeviceSpec, Roofs
-from rooflight.records.files import write_whole
+from rooflight.records.files import write_kept
 from rooflight.records.visible import visible
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -27,6 +28,7 @@ DISTURBED: Final = ", beside other programs"
 """In the source of roofs: they were measured while other programs ran."""
 _RATES: Final = (1e6, 1e21)  # FLOP/s and B/s: below is no computer, above no device for decades
 _LATENCIES: Final = (1e-9, 1.0)
+_LARGEST: Final = 1 << 24  # bytes
 
 
 class CalibrationWarning(UserWarning):
@@ -52,9 +54,7 @@ def save(calibration: Calibration) -> Path:
     Raises OSError where it cannot be kept.
     """
     path = _path(calibration.fingerprint)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    content = msgspec.json.format(msgspec.json.encode(calibration), indent=2)
-    write_whole(path, content)
+    write_kept(path, msgspec.json.format(msgspec.json.encode(calibration), indent=2))
     return path
 
 
@@ -133,6 +133,8 @@ def _read(path: Path) -> Calibration:
         found = path.stat()
     except OSError as error:
         raise ValueError(_broken(path, error.strerror or "cannot be read")) from None
+    if not S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+        raise ValueError(_broken(path, "it is no file, or too large"))
     return _read_once(path, (found.st_mtime_ns, found.st_size, found.st_ino))
 
 

@@ -29,6 +29,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def write_kept(path: Path, content: str | bytes) -> None:
+    """``write_whole`` into a cache, whose folder is made. A pipe or device there is removed: it would wait for one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        if not S_ISREG(path.stat().st_mode):
+            path.unlink()
+    write_whole(path, content)
+
+
 def write_all(folder: Path, contents: Mapping[str, str | bytes]) -> None:
     """Write files into a folder, which is made if it is not there: all of them, or none if one of them fails.
 

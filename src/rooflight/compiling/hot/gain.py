@@ -26,7 +26,7 @@ from rooflight.compiling.hot.state import CallKind, ExpectedGain, HotOptions, Pa
 from rooflight.devices.calibrations import folder
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.machine.environment import fingerprint
-from rooflight.records.files import write_whole
+from rooflight.records.files import write_kept
 from rooflight.records.record import Direction
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
@@ -130,7 +130,7 @@ def recall(key: str) -> Remembered | None:
     """What was found out under this key; None where nothing was, or where the file is not one that this wrote."""
     try:
         path = _path(key)
-        if path.stat().st_size > _LARGEST:
+        if not path.is_file() or path.stat().st_size > _LARGEST:
             return None
         return msgspec.json.decode(path.read_bytes(), type=Remembered)
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
@@ -140,9 +140,7 @@ def recall(key: str) -> Remembered | None:
 def remember(key: str, found: Remembered) -> None:
     """Keep what was found out. Nothing is kept where the folder cannot be written."""
     with contextlib.suppress(OSError):
-        path = _path(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, msgspec.json.encode(found))
+        write_kept(_path(key), msgspec.json.encode(found))
 
 
 def _path(key: str) -> Path:
