@@ -78,6 +78,7 @@ def test_ddp_reduces_every_gradient_once(ok, tmp_path):
     ("words", "says"),
     [
         (["gpt2", "--device", "8xH100-SXM5-80GB"], "say how the step is spread"),
+        (["gpt2", "--device", "0xH100-SXM5-80GB", "--parallel", "fsdp"], "one GPU is the least"),
         (["gpt2", "--parallel", "fsdp"], "name GPUs that are not here"),
         (["gpt2", "--device", "8xH100-SXM5-80GB", "--parallel", "pp"], "write ddp, fsdp"),
         (["gpt2", "--device", "4xH100-SXM5-80GB", "--parallel", "tp=8"], "8 ranks, and there are 4"),

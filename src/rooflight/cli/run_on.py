@@ -113,6 +113,8 @@ class Spread:
         if name is None:
             raise ValueError("--parallel, --precision mixed: name GPUs that are not here: --device 8xH100-SXM5-80GB")
         gpus = int(several[1]) if several else 1
+        if not gpus:
+            raise ValueError(f"--device {device.device}: one GPU is the least")
         if gpus > 1 and not parallel:
             raise ValueError(f"--device {device.device}: say how the step is spread: --parallel fsdp, ddp or tp={gpus}")
         if device.clock is not None or (device.precision is not None and not mixed):

@@ -78,7 +78,7 @@ class CostedSession:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
         other = type(self)(session, self.device, self.target, host=self.host)
         other._estimates, other.formats, other.channels_last = self._estimates, self.formats, self.channels_last
-        other.program = self.program
+        other.program, other.fusion = self.program, self.fusion
         return other
 
     def with_host(self, host: Host) -> Self:

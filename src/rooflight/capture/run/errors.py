@@ -37,7 +37,7 @@ def of_script(error: BaseException, start: CodeType) -> TracebackType | None:
 def reason_of(error: BaseException) -> str:
     """``train.py:12 raised ValueError: too short``; where it is known, what to do instead."""
     where = _line(list(_frames(error.__traceback__)))
-    text, names, cause = " ".join(str(error).split())[:_LONG].rstrip("."), set[str](), error
+    text, names, cause = " ".join(str(error).split())[:_LONG].rstrip(".!"), set[str](), error
     while cause is not None:
         names |= {kind.__name__ for kind in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
