@@ -176,6 +176,18 @@ def test_without_roofs_nothing_is_promised_of_products() -> None:
     assert apart_s > 0.85 * 2 * OP_S  # of two small products, with the views before them
 
 
+def test_images_that_a_cpu_pools_number_by_number_are_laid_otherwise() -> None:
+    def found(channels: int, op_s: float) -> list[Finding]:
+        images = torch.randn(2, channels, 64, 64)
+        pooled = timed(recorded(lambda: F.max_pool2d(images, 2)), op_s=op_s)
+        return [each for each in diagnose(pooled).findings if each.id == "channels-last"]
+
+    (slow,) = found(16, 0.1)
+    assert slow.predicted_gain_s == pytest.approx(0.09, rel=0.01)
+    assert not found(16, 1e-5)  # near its bound
+    assert not found(3, 0.1)  # fewer than a vector holds
+
+
 def test_rows_of_a_table_read_twice_are_followed_through_the_sum_of_their_gradients() -> None:
     table, indices = nn.Embedding(5000, 8), torch.arange(4)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1, foreach=False)
