@@ -73,6 +73,18 @@ def test_products_of_products_are_found_again():
     assert repeated(lambda: ((X @ W) @ Y, torch.addmm(Z, X, W) @ Y)) == 0
 
 
+def test_chains_between_products_are_followed():
+    net = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU(), torch.nn.Linear(64, 64))
+    assert repeated(lambda: (net(X), net(X))) == 2
+    assert repeated(lambda: (torch.relu(X @ W) @ Y, torch.sigmoid(X @ W) @ Y)) == 1
+    assert repeated(lambda: ((X @ W * 2) @ Y, (X @ W * 3) @ Y)) == 1  # numbers are not known
+    assert repeated(lambda: (F.dropout(X @ W) @ Y, F.dropout(X @ W) @ Y)) == 1
+    once = bounds(lambda: torch.relu(V @ N) @ N.t())
+    assert bounds(lambda: (torch.relu(V @ N) @ N.t()).relu() + (torch.relu(V @ N) @ N.t()).sigmoid()) == pytest.approx(
+        once, rel=0.02
+    )
+
+
 def test_what_is_added_later_to_the_first_is_not_in_the_second():
     def program(width):
         y, again = V @ N, V @ N

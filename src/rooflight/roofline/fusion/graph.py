@@ -133,6 +133,8 @@ class OpGraph:
             if record in equal:
                 op = bisect_left(self.records, equal[record])
                 self._again.setdefault(op, []).append(record)
+                for value in [self.held[storage] for storage in reads if storage in self.held]:
+                    self.is_read[value] = True
                 self.held.update(zip(writes, count(self.first_made[op])))
             elif less is None:
                 self._add(record, fusion, reads, writes, parts_read, parts_written)

@@ -14,6 +14,12 @@ from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
 _UNKNOWN: Final = NOWHERE - 1
+_PLAIN: Final = {
+    **dict.fromkeys(("aten::relu", "aten::gelu", "aten::silu", "aten::sigmoid", "aten::tanh", "aten::exp"), 1),
+    **dict.fromkeys(("aten::add", "aten::sub", "aten::mul", "aten::div"), 2),
+    "aten::native_layer_norm": 3,
+}
+"""Ops that of the same so many tensors make the same, but for numbers (``alpha``): bounds are then too low."""
 
 
 def repeated_products(
@@ -26,7 +32,20 @@ def repeated_products(
     A number that scales the product (``alpha``) is not known, and need not be; where in its memory an operand lies must
     be.
     """
-    places = [_factors(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
+    products = [_factors(op, cost) for op, cost in zip(session.signatures, costs, strict=True)]
+    found = _found(session, products, calls, [True] * len(products))
+    if not found[0]:
+        return found
+    chains = [
+        tuple(range(len(op.inputs))) if len(op.inputs) == _PLAIN.get(op.name) else () for op in session.signatures
+    ]
+    either = [product or chain for product, chain in zip(products, chains, strict=True)]
+    return _found(session, either, calls, [bool(each) for each in products])
+
+
+def _found(
+    session: Session, places: Sequence[tuple[int, ...]], calls: Flags, is_product: Sequence[bool]
+) -> tuple[frozenset[int], dict[int, int]]:
     columns, repeated, equal = session.columns, set[int](), dict[int, int]()
     candidates = np.flatnonzero(calls & np.array([bool(each) for each in places], dtype=np.bool_)[columns.signature])
     counts = np.bincount(columns.signature[candidates], minlength=len(places))
@@ -49,9 +68,11 @@ def repeated_products(
         earlier, all_read = seen.setdefault(key, (record, [*read, *where]))
         if earlier == record:
             continue
-        repeated.add(record)
+        if is_product[signature]:
+            repeated.add(record)
         if all_read == [*read, *where] and _fills(session, record, op) and _fills(session, earlier, op):
-            equal[record] = earlier
+            if is_product[signature]:
+                equal[record] = earlier
             sides = (made[slice(*columns.written_offsets[each : each + 2])].tolist() for each in (record, earlier))
             first.update((ours, first.get(its, its)) for ours, its in zip(*sides, strict=True))
     return frozenset(repeated), equal
