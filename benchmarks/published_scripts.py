@@ -96,14 +96,19 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
             (Path(folder) / name).write_text(text)
         for name in ("", *re.findall(r'run_id: str = f"(\w+)/', program)):
             (Path(folder) / "logs" / name).mkdir(parents=True, exist_ok=True)
-        tokens = Path(folder) / "data" / "fineweb10B" / "fineweb_train_000001.bin"
+        of_tokens = re.search(r"data/\w+(?=/fineweb_train)", program)
+        tokens = Path(folder) / (of_tokens[0] if of_tokens else "data/fineweb10B") / "fineweb_train_000001.bin"
         write_tokens(tokens)
         for name in ("val_000001", *(f"train_{number:06}" for number in range(2, _FILES))):
             tokens.with_name(f"fineweb_{name}.bin").hardlink_to(tokens)
         words = [sys.executable, "-m", "rooflight", "run", "--on", DEVICES[row["gpu"]], "--gpus", row["n_gpus"],
                  "--json", "it.json", "--save", "it.session", "train_gpt.py"]  # fmt: skip
+        alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511"}
+        environment = {**os.environ, **(alone if row["n_gpus"] == "1" else {})}  # as by torchrun
         try:
-            run = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
+            run = subprocess.run(
+                words, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=600
+            )
         except subprocess.TimeoutExpired:
             return "not in 600 s"
         answered = Path(folder) / "it.json"
