@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from builders import op, spec
+from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.diagnosis.diagnose import diagnose
+from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.remedies.devices import with_devices
 from rooflight.records.timeline import Between, Run
-from rooflight.roofline.findings import Diagnosis
+from rooflight.roofline.findings import Diagnosis, Regime
 
 
 def ids(found: Diagnosis) -> list[str]:
@@ -45,6 +48,26 @@ def test_copies_from_pageable_memory_take_longer_than_pinned_ones(pins: str, fir
     assert not {"copies", "poor-bandwidth", "compile"} & set(of_copies)  # the link is slow, and nothing can be merged
     if first:
         assert found.findings[0].id == first
+
+
+def test_a_predicted_step_gains_nothing_of_collectives_that_its_wall_time_hides() -> None:
+    def found(big: int) -> tuple[Diagnosis, float]:
+        x, gradients = spec((big, big), "bfloat16"), spec((1 << 26,), "bfloat16")
+        reduced = op("c10d::allreduce_", {"tensors": gradients}, [gradients], group_size=8)
+        product = op("aten::mm", {"self": x, "mat2": x}, [x])
+        calls = [Call(op=reduced, reads=(0,), writes=(0,)), *[Call(op=product, reads=(1, 2), writes=(3,))] * 4]
+        analysis = rl.analyze(session_of(calls), "H100-SXM5-80GB", predictor=rl.Predictor())
+        exposed_s = Evidence(analysis).exposed_s
+        assert exposed_s is not None
+        return diagnose(analysis), exposed_s
+
+    hidden, none_s = found(16384)
+    bare, much_s = found(256)
+    assert none_s < 0.01 * hidden.step_s
+    assert not [each for each in hidden.findings if each.id == "overlap"]
+    assert hidden.shares[Regime.COMMUNICATION] < 0.02
+    assert much_s > 0.5 * bare.step_s
+    assert bare.shares[Regime.COMMUNICATION] > 0.5
 
 
 def test_copies_in_turn_with_work_are_told_to_overlap() -> None:

@@ -61,6 +61,10 @@ def test_nano_gpt_with_autocast_accumulation_and_a_fused_optimizer(tmp_path):
     assert row["fits"] is True
     assert row["step_low_s"] <= row["step_s"] <= row["step_high_s"]
     assert row["step_s"] > row["bound_s"] > 0
+    assert "compiled" not in run.stderr
+    assert "First: " in run.stderr
+    assert f"diagnose {tmp_path}/a.session --predict " in " ".join(run.stderr.split())
+    assert rl.analyze(session).device.name == H100  # as the script saw it
 
 
 def test_a_compiled_program_is_answered_compiled(tmp_path):

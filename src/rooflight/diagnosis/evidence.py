@@ -363,6 +363,14 @@ class Evidence:
         return self.where_op(kind_of(op.name) is not None for op in self.session.signatures)
 
     @cached_property
+    def exposed_s(self) -> float | None:
+        """Of a predicted step, what its collectives add to its wall time; None where the step was timed."""
+        wall = self.analysis.totals.predicted_wall
+        if self.source != "predicted" or wall is None:
+            return None
+        return min(wall.sends_s, max(0.0, wall.time_s - max(wall.busy_s - wall.sends_s, wall.host_s)))
+
+    @cached_property
     def crosses(self) -> Flags:
         """Copies between host and device."""
         return self.where_op(map(crosses, self.session.signatures))

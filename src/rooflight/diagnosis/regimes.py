@@ -62,7 +62,10 @@ def _by_regime(facts: Facts, group: Int64, count: int) -> list[dict[Regime, floa
 
 
 def _work_s(facts: Facts) -> Float64:
-    return np.maximum(facts.of.seconds - facts.of.floor_s, 0.0) if facts.of.on_cpu else facts.of.seconds
+    of = facts.of
+    if of.exposed_s is not None and of.exposed_s < (sent_s := float(of.seconds[of.collectives].sum())):
+        return np.where(of.collectives, of.seconds * (of.exposed_s / sent_s), of.seconds)
+    return np.maximum(of.seconds - of.floor_s, 0.0) if of.on_cpu else of.seconds
 
 
 def _regimes(facts: Facts) -> Int64:

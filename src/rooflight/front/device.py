@@ -241,7 +241,9 @@ def place_of(device: DeviceSpec) -> str | None:
 
 
 def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
-    environment = session.environment
+    environment, run = session.environment, session.run
+    if run is not None and run.virtual is not None:
+        return devices.get(run.virtual.devices[0])
     mark = environment.get("fingerprint", "")
     calibrated = _calibrated(mark) if mark else None
     if calibrated is not None:

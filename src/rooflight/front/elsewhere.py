@@ -28,6 +28,7 @@ from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, Virtual
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import MemoryUse, compiled_peak, memory_shortage
 from rooflight.roofline.network import Collective
+from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import calls_of, in_brief
 
@@ -111,11 +112,17 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
     rows = tuple(row_of(each, run.virtual) for each in analyses)
     first = analyses[0].of(replace(session, run=replace(run, on=rows)))
-    report = in_brief(report_of(first, found=diagnose(first)), path)
+    found = diagnose(first)
+    report = in_brief(report_of(first, found=found), path, " --predict")
     assert report.brief is not None
     tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
     notes = (*report.brief.notes, *_notes(run.virtual, run.assumed))
-    brief = replace(report.brief, tables=tables, notes=notes, conclusion=conclusion(run, rows, analyses))
+    brief = replace(
+        report.brief,
+        tables=tables,
+        notes=notes,
+        conclusion=f"{conclusion(run, rows, analyses)} {answer(found)}".strip(),
+    )
     return replace(report, brief=brief, conclusion=brief.conclusion, tables=(_devices(rows), *report.tables))
 
 
@@ -202,12 +209,13 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
 
 
 def _devices(rows: Sequence[OnDevice]) -> Table:
+    compiled = ("compiled", "s", lambda row: row.compiled_s)
     return table(
         "on",
         "On devices that are not here",
         rows,
         ("device", "", lambda row: f"{row.gpus} × {row.device}" if row.gpus > 1 else row.device),
-        ("compiled", "s", lambda row: row.compiled_s),
+        *([compiled] if any(row.compiled_s for row in rows) else []),
         ("eager", "s", lambda row: row.step_s),
         ("90 %", "", _between),
         ("bound", "s", lambda row: row.bound_s),

@@ -17,7 +17,8 @@ from rooflight.records.tensor import TensorSpec
 SDPA: Final = Remedy(
     id="sdpa",
     title="attention written out (product, softmax, product)",
-    remedy="F.scaled_dot_product_attention, or attn_implementation='sdpa' in transformers",
+    remedy="F.scaled_dot_product_attention with its mask (is_causal, attn_mask), or attn_implementation='sdpa' in "
+    "transformers",
     verify="no softmax over scores is left in the step",
 )
 REPEAT_KV: Final = Remedy(

@@ -61,12 +61,12 @@ def exposed(facts: Facts) -> Iterable[Draft]:
     """Time of collectives in which nothing is computed."""
     of, timeline = facts.of, facts.of.timeline
     found = of.analysis.communication
-    exposed_s = found.exposed_step_s
+    exposed_s = of.exposed_s if found.exposed_step_s is None else found.exposed_step_s
     if timeline is not None:
         steps = [step.exposed_communication_s for step in timeline.steps if step.in_session]
         exposed_s = sum(steps) / len(steps) if steps else timeline.exposed_communication_s
     large = np.flatnonzero(of.collectives & ~_few_bytes(of))
-    if not exposed_s and len(large):
+    if exposed_s is None or (not exposed_s and of.source != "predicted"):
         exposed_s = facts.spared(large)
     if not exposed_s or not (len(large) or timeline is not None):
         return

@@ -26,7 +26,7 @@ FEW_TILES: Final = Remedy(
 TILES: Final = Remedy(
     id="tile-padding",
     title="products of sizes that miss the tile",
-    remedy="pad vocabulary and hidden sizes to a multiple of 64 (at least 8)",
+    remedy="pad these sizes (vocabulary, hidden) to a multiple of 64",
     verify="the padded product is faster though it computes more",
 )
 ATTENTION: Final = Remedy(
@@ -121,7 +121,10 @@ def kernels(facts: Facts) -> Iterable[Draft]:
         if took_s < _MUCH * of.step_s:
             continue
         share = f", {percent(bound_s / took_s)} of their bound" if bound_s else ""
-        text = f"{count_of(len(calls), 'call')} of {of.names(calls)}: {Quantity(took_s, 's')}{share}{of.places(calls)}"
+        odd = sorted({size for number in those for size in _odd(of.session.signatures[number])}, reverse=True)
+        sizes = f" with {', '.join(f'{size:,}' for size in odd[:3])}" if remedy is TILES else ""
+        text = f"{count_of(len(calls), 'call')} of {of.names(calls)}{sizes}: {Quantity(took_s, 's')}{share}"
+        text += of.places(calls)
         gain_s = of.gain(took_s - bound_s / 0.7) if bound_s else of.gain(0.3 * took_s)
         regime = Regime.LATENCY if remedy in (FEW_TILES, SHORT_ATTENTION) else None
         yield from facts.draft(remedy, calls, text, gain_s=gain_s, regime=regime, low=0.3, high=1.4)
@@ -147,12 +150,17 @@ def _why(op: OpSignature, cost: object, efficiency: float | None, units: int) ->
 def _of_product(op: OpSignature, units: int) -> Remedy | None:
     if not op.outputs or len(op.outputs[0].shape) < 2 or len(op.inputs[-1].shape) < 2:
         return None
-    (*_, m, n), k = op.outputs[0].shape, op.inputs[-1].shape[-2]
-    short = {tensor.dtype for tensor in op.inputs} & {"float16", "bfloat16"}
-    if short and any(size % _ALIGNED for size in (m, n, k) if size > _TILE):
+    if _odd(op) and {tensor.dtype for tensor in op.inputs} & {"float16", "bfloat16"}:
         return TILES
-    tiles = _tiles(op)
-    return FEW_TILES if tiles < units and k > _TILE else None
+    return FEW_TILES if _tiles(op) < units and op.inputs[-1].shape[-2] > _TILE else None
+
+
+def _odd(op: OpSignature) -> list[int]:
+    """The large sizes of a product whose rows are not aligned."""
+    if not op.outputs or len(op.outputs[0].shape) < 2 or len(op.inputs[-1].shape) < 2:
+        return []
+    sizes = (*op.outputs[0].shape[-2:], op.inputs[-1].shape[-2])
+    return [size for size in sizes if size > _TILE and size % _ALIGNED]
 
 
 def _tiles(op: OpSignature) -> int:

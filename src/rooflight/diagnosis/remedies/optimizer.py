@@ -14,7 +14,7 @@ from rooflight.records.record import Direction
 FUSED: Final = Remedy(
     id="fused-optimizer",
     title="the optimizer in many small ops",
-    remedy="AdamW(params, fused=True), or foreach=True",
+    remedy="fused=True in the optimizer, or foreach=True",
     verify="one or a few ops in the optimizer's step",
 )
 _MANY: Final = 24

@@ -28,7 +28,7 @@ HALF: Final = Remedy(
 FLOAT64: Final = Remedy(
     id="float64",
     title="double precision",
-    remedy="float32: .float() on arrays from NumPy, dtype=torch.float32 where tensors are made",
+    remedy=".float() on arrays from NumPy, dtype=torch.float32 where tensors are made",
     verify="no float64 in the step",
 )
 LOWER: Final = Remedy(
@@ -136,6 +136,8 @@ def lower(facts: Facts) -> Iterable[Draft]:
     spared_s, calls, precision = best
     share = percent(float(of.seconds[calls].sum()) / max(of.device_total_s, 1e-12)) if len(calls) else ""
     multiply = int(of.products[calls].sum()) if len(calls) else 0
+    if not multiply and (of.products & ~full).any():  # autocast is on: what is left in float32 it leaves so on purpose
+        return
     text = f"{count_of(len(calls), 'op')} in float32, {multiply:,} of them products, take {share} of the device's time"
     text += f"; in {precision} about {Quantity(spared_s, 's')} less"
     regime = Regime.COMPUTE if multiply else Regime.MEMORY

@@ -288,7 +288,7 @@ def conclusion(analysis: CostedSession) -> str:
     )
     if measurement is not None and measurement.disturbed:
         taken = percent(measurement.others_share or 0.0)
-        text += f" Other programs took {taken} of the CPU: measure again on a quiet machine."
+        text = f"Other programs took {taken} of the CPU: measure again on a quiet machine. {text}"
     return text
 
 

@@ -73,16 +73,20 @@ def calls_of(step: RunStep) -> str:
     return f"one call of {step.name}" if step.turns < 2 else f"{step.turns} turns of the loop, with {step.name}"
 
 
-def in_brief(report: Report, path: str) -> Report:
-    """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it."""
+def in_brief(report: Report, path: str, options: str = "") -> Report:
+    """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it, with these
+    options.
+    """
     facts = [(name, cell) for name, cell in report.facts if name in _FIRST or (name == "coverage" and cell != _ALL)]
     facts = [(name, _names_alone(cell) if name == "not worth it" else cell) for name, cell in facts]
     layers, found = report.table("by_layer"), report.table("findings")
     tables = [first_findings(found)] if found is not None else []
     tables += [_longest(layers)] if layers is not None and found is None else []
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
-    notes = [f"Evidence: rooflight diagnose {path}"] if found is not None else []
-    notes += [f"All tables{more}: rooflight analyze {'(the same file)' if notes else path}"]
+    notes = [f"Evidence: rooflight diagnose {path}{options}"] if found is not None else []
+    notes += [
+        f"All tables{more}: rooflight analyze {'(the same)' if options else '(the same file)' if notes else path}"
+    ]
     brief = replace(
         report,
         facts=tuple(facts),
