@@ -55,7 +55,7 @@ STEP = "rooflight analyze gpt2 --step train --batch 8 --seq 1024 --device H100-S
 DECODED = ("Decode steps", "381 steps", "Model bucket", "! Other programs")
 
 BLOCKS = (
-    Block(page="README.md", command=STEP, parts=("First", "What costs"), rows=17),
+    Block(page="README.md", command=STEP, parts=("First", "What costs"), rows=16),
     Block(page="README.md", command=RUN.format(0), parts=FIRST_SCREEN[1:], measured=True, round=0),
     Block(page="docs/guide/run.md", command=RUN.format(0), parts=FIRST_SCREEN, measured=True, round=0),
     Block(page="docs/guide/analyze.md", command=STEP, parts=("Speed", "Waterfall", "By layer")),

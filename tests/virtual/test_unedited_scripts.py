@@ -22,9 +22,12 @@ H100 = "H100-SXM5-80GB"
 def run_on(tmp_path, script, *args, options=(), on=H100, code=0):
     """A script that runs for a GPU that is not there: the session, the JSON, and both streams."""
     words = [sys.executable, "-m", "rooflight", "run", "--on", on, "--save", "a.session", "--json", "a.json", *options]
-    run = subprocess.run(
-        [*words, str(script), *args], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=400
-    )
+    with (tmp_path / "out").open("w+") as out:  # a file, and standard error a pipe
+        run = subprocess.run(
+            [*words, str(script), *args], check=False, cwd=tmp_path, stdout=out, stderr=subprocess.PIPE, text=True,
+            timeout=400,
+        )  # fmt: skip
+    run.stdout = (tmp_path / "out").read_text()
     assert run.returncode == code, run.stderr
     return rl.load(tmp_path / "a.session"), json.loads((tmp_path / "a.json").read_text()), run
 

@@ -4,7 +4,6 @@ in a process of its own.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -77,8 +76,7 @@ class LaunchOn:
         session = record_elsewhere(
             program, devices, self.saved, gpus=asked.gpus, nodes=asked.nodes, rank=asked.rank, loud=sys.stderr.isatty()
         )
-        sys.stdout.flush()
-        os.dup2(2, 1)  # standard output is the script's
+        sys.stdout = sys.stderr  # standard output is the script's
         self.outputs.write(report_elsewhere(session, devices, str(self.saved)))
         return session.run.exit_code if session.run is not None else None
 

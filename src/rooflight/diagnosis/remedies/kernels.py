@@ -25,7 +25,7 @@ FEW_TILES: Final = Remedy(
 )
 TILES: Final = Remedy(
     id="tile-padding",
-    title="products of sizes that miss the tile",
+    title="products that miss the tile",
     remedy="pad these sizes (vocabulary, hidden) to a multiple of 64",
     verify="the padded product is faster though it computes more",
 )

@@ -41,7 +41,7 @@ LOWER: Final = Remedy(
 CASTS: Final = Remedy(
     id="casts",
     title="tensors are cast back and forth",
-    remedy="one dtype through the step: parameters, buffers and inputs in the dtype that is computed in",
+    remedy="one dtype for parameters, buffers and inputs",
     verify="fewer _to_copy in the step",
 )
 COPIES: Final = Remedy(
