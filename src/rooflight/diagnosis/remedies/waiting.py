@@ -16,7 +16,7 @@ from rooflight.roofline.findings import Regime
 LOADER: Final = Remedy(
     id="loader",
     title="the step waits for data",
-    remedy="DataLoader(..., num_workers=2 or more), persistent_workers=True, cheaper transforms, or data prepared once",
+    remedy="DataLoader(..., num_workers=N), persistent_workers=True, cheaper transforms, or data prepared once",
     verify="the time in the data loader is gone from the step",
 )
 WORKERS: Final = Remedy(
