@@ -189,6 +189,61 @@ def test_what_is_no_report_is_refused_in_one_line(tmp_path, run):
     assert "nothing ran" in refused(empty, run)
 
 
+@pytest.mark.parametrize("column", ["StringIds DROP COLUMN value", "NVTX_EVENTS DROP COLUMN start"])
+def test_a_refusal_names_the_file(tmp_path, run, column):
+    path = NsightReport().write(tmp_path / "bent.sqlite")
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"ALTER TABLE {column}")
+        database.commit()
+    assert column.split()[-1] in refused(path, run)
+
+
+def test_so_does_one_whose_text_is_not_utf8(tmp_path, run):
+    path = NsightReport().write(tmp_path / "bent.sqlite")
+    bent = (
+        path.read_bytes()
+        .replace(b"CREATE TABLE NVTX", b"CREATE TABLX NVTX")
+        .replace(b"NVTX_EVENTSN", b"N\x82TX_EVENTSN")
+    )
+    path.write_bytes(bent)
+    refused(path, run)
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"aten::mm, seq = {10**30}", f"aten::mm, sizes = {DEEP}", "aten::mm, sizes = [[true, 2], [2, true]]"],
+    ids=["huge", "deep", "bool"],
+)
+def test_a_bent_name_of_an_op_does_no_harm(tmp_path, ok, text):
+    report = NsightReport()
+    product(report, 0, 1)
+    product(report, 100, 2, text=text)
+    assert len(json.loads(ok("analyze", report.write(tmp_path / "a.sqlite"), "--json", "-"))["ops"])
+
+
+@pytest.mark.parametrize("sizes", ["", ", sizes = [[8, 8, 4, 4], [8]]", ", sizes = [[], [4, 4, 4]]"])
+@pytest.mark.parametrize("name", ["aten::convolution", "aten::convolution_backward", "vllm::moe", "aten::bmm"])
+def test_a_report_needs_no_shapes(tmp_path, ok, name, sizes):
+    report = NsightReport()
+    product(report, 0, 1, text=f"{name}, seq = 1{sizes}", name="ampere_sgemm_32x128_tn")
+    assert ok("analyze", report.write(tmp_path / "a.sqlite"))
+
+
+def test_times_that_no_clock_has_are_left_out_and_long_names_are_cut(tmp_path):
+    report = NsightReport()
+    product(report, 0, 1, name="k" * 100_000)
+    for start, stop in ((-(2**63), 5), (5, 2**63 - 1), (-(2**62), 2**62)):
+        report.kernel(0, 0, 2, "k")
+        report.rows[-1][1].update(start=start, end=stop)
+    session = rl.read_trace(report.write(tmp_path / "a.sqlite"))
+    assert any("3 events left out: a time that no clock has" in note for note in session.notes)
+    (kernel,) = session.measurement.timeline.kernels
+    assert len(kernel.name) < 20_000
+
+
 def test_the_file_is_not_changed(tmp_path):
     report = NsightReport()
     product(report, 0, 1)

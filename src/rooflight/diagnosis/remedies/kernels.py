@@ -177,7 +177,9 @@ def fill_of(op: OpSignature, units: int) -> float:
 
 
 def _of_convolution(op: OpSignature) -> Remedy | None:
-    weight = op.input("weight") or op.inputs[1]
+    weight = op.input("weight") or next(iter(op.inputs[1:]), None)
+    if weight is None or len(weight.shape) < 2:
+        return None  # of a trace without shapes
     groups, dilation = op.attribute("groups", 1), op.attribute("dilation", (1,))
     if isinstance(groups, int) and groups > 1 and weight.shape[1] == 1:
         return DEPTHWISE
@@ -189,7 +191,7 @@ def _of_convolution(op: OpSignature) -> Remedy | None:
 def _of_experts(op: OpSignature) -> Remedy | None:
     """Tokens, and experts' weights: the inputs of a fused op."""
     weights = [tensor.shape for tensor in op.inputs if len(tensor.shape) == 3]
-    if not weights:
+    if not weights or not op.inputs[0].shape:
         return None
     return FEW_TOKENS if op.inputs[0].shape[0] < 16 * weights[0][0] else EXPERTS
 
@@ -212,7 +214,7 @@ def channels_last(facts: Facts) -> Iterable[Draft]:
 def _without_lanes(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     pools = of.where_op(
-        op.name in _IN_LANES and len(op.inputs[0].shape) == 4 and op.inputs[0].shape[1] >= _ALIGNED
+        op.name in _IN_LANES and any(len(each.shape) == 4 and each.shape[1] >= _ALIGNED for each in op.inputs[:1])
         for op in of.session.signatures
     )  # fmt: skip
     calls = np.flatnonzero(pools & (of.seconds > _FAR_FROM_LANES * np.maximum(of.bound_s, of.floor_s)))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from rooflight.records.visible import shortened
 from rooflight.traces.file.trace import (
     UNKNOWN,
     HostArgs,
@@ -37,6 +38,7 @@ _WORK: Final = (_KERNELS, _GRAPHS, _COPIES, _FILLS)
 _COMMON: Final = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 _CALLS: Final = "CUPTI_ACTIVITY_KIND_RUNTIME"
 _NVTX: Final = "NVTX_EVENTS"
+_LAST_NS: Final = 4 * 10**18  # of a time; the difference of two is below 2^63
 _RANGES: Final = (59, 60)  # NvtxPushPopRange, NvtxStartEndRange
 _THREAD_BITS: Final = 24
 _COPY_NAMES: Final[Mapping[int, str]] = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
@@ -45,7 +47,7 @@ _VERSION: Final = re.compile(r"_v\d+$|_ptsz$|_ptds$")
 """What the name of a call of CUDA has at its end besides: the version of the interface."""
 
 _OP: Final = re.compile(
-    r"^(?P<name>.+?)(?:, seq = (?P<seq>-?\d+))?(?:, op_id = (?P<id>\d+))?"
+    r"^(?P<name>.+?)(?:, seq = (?P<seq>-?\d{1,18}))?(?:, op_id = (?P<id>\d+))?"
     r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?$"
 )
 """A range of emit_nvtx (torch/csrc/profiler/util.cpp, getNvtxStr)."""
@@ -76,8 +78,8 @@ def load_nsight(path: Path) -> Trace:
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1", uri=True)) as database:
             return _Reader(database).trace(path)
-    except sqlite3.Error as error:
-        raise ValueError(f"{path} cannot be read as a SQLite database: {error}") from error
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as a SQLite export of Nsight Systems: {error}") from error
 
 
 class _Reader:
@@ -120,13 +122,13 @@ class _Reader:
         device = device if _number(device) in range(1 << 31) else 0
         stream = self._builder.streams[device, max(_number(stream), 0)]
         launch = self._launch(_number(process), _number(correlation))
-        self._builder.work.add(start, stop, stream, self._builder.names[name], launch, kind, device, size)
+        self._builder.work.add(start, stop, stream, self._builder.names[shortened(name)], launch, kind, device, size)
 
     def _add_calls(self) -> None:
         for start, stop, thread, correlation, name in self._spans(
             _CALLS, ("start", "end", "globalTid", "correlationId", "nameId")
         ):
-            number = self._builder.names[_VERSION.sub("", self._text(name))]
+            number = self._builder.names[shortened(_VERSION.sub("", self._text(name)))]
             launch = self._launch(_number(thread) >> _THREAD_BITS << _THREAD_BITS, _number(correlation))
             self._builder.calls.add(start, stop, self._thread(thread), number, launch, UNKNOWN)
 
@@ -141,11 +143,11 @@ class _Reader:
             name, on = text if isinstance(text, str) else self._text(text_id), self._thread(thread)
             op = _OP.match(name)
             if op is None or not (name.startswith("aten::") or op["seq"] or op["id"] or op["sizes"]):
-                self._builder.ranges.add(start, stop, on, names[name], 0)
+                self._builder.ranges.add(start, stop, on, names[shortened(name)], 0)
                 continue
             args, sequence = arguments[_args(op["sizes"])], int(op["seq"] or UNKNOWN)
             backward = int("Backward" in op["name"])
-            own = names[op["name"]]
+            own = names[shortened(op["name"])]
             self._builder.ops.add(start, stop, on, own, args, sequence, backward, UNKNOWN, UNKNOWN)
 
     def _spans(self, table: str, wanted: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -155,6 +157,8 @@ class _Reader:
                 self._builder.left_out["no end"] += 1
             elif row[1] < row[0]:
                 self._builder.left_out["a duration below 0"] += 1
+            elif max(-row[0], row[1]) > _LAST_NS:
+                self._builder.left_out["a time that no clock has"] += 1
             else:
                 yield row
 
@@ -163,7 +167,7 @@ class _Reader:
         if not known:
             return
         if missing := [name for name in wanted[:2] if name not in known]:
-            raise ValueError(f"its table {table} has no column {missing[0]}: it is not of Nsight Systems")
+            raise sqlite3.DatabaseError(f"its table {table} has no column {missing[0]}")
         columns = ", ".join(f'"{name}"' if name in known else "NULL" for name in wanted)
         yield from self._database.execute(f'SELECT {columns} FROM "{table}"')
 
@@ -191,7 +195,7 @@ def _args(sizes: str | None) -> HostArgs:
         return HostArgs()
     try:
         dims = json.loads(sizes)
-    except ValueError:
+    except (ValueError, RecursionError):
         return HostArgs()
     return HostArgs(dims=json.dumps(dims, separators=(",", ":")).encode())
 

@@ -165,4 +165,4 @@ def are_strides(listed: Any) -> bool:
     """Whether this is a list of strides, in elements."""
     if not isinstance(listed, list) or len(listed) > _MOST_DIMS:
         return False
-    return all(isinstance(each, int) and 0 <= each <= _MOST_ELEMENTS for each in listed)
+    return all(type(each) is int and 0 <= each <= _MOST_ELEMENTS for each in listed)
