@@ -40,7 +40,8 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
         return
     yield _group_table("By phase", "phase", analysis, max(top, _FEW_PHASES), _times_explained(analysis))
     yield _group_table("By layer type", "layer", analysis, top)
-    yield _group_table("By op", "op", analysis, top)
+    apart = "Each op is bounded as if alone in the caches; the step is not, so that its bound is above the rows' sum."
+    yield _group_table("By op", "op", analysis, top, apart if analysis.held_by_caches else "")
     yield _operation_table(analysis, top)
     if analysis.communication.collectives:
         yield collectives_table(analysis.communication, top)
