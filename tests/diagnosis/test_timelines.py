@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from kineto_traces import kernel, launch, op, span, write
+from tracked import CPU
 
 import rooflight as rl
 from rooflight.diagnosis.diagnose import diagnose
@@ -35,6 +36,11 @@ def found(diagnosis: Diagnosis, name: str) -> Finding | None:
 def multiplied(start: float, until: float, number: int, *, at: float, stream: int = 7) -> list[Any]:
     """An op at ``at`` on the host, whose kernel runs on the device from ``start``."""
     return [op("aten::mm", at, at + 4, **MM), launch(at + 1, number), kernel(start, until, number, stream=stream)]
+
+
+def test_a_trace_of_a_cpu_needs_no_shapes(tmp_path: Path) -> None:
+    pooled = write(tmp_path / "trace.json", [op("aten::max_pool2d_with_indices", 0, 500)])
+    assert diagnose(rl.analyze(rl.read_trace(pooled), CPU)).step_s == pytest.approx(500e-6)
 
 
 @pytest.mark.parametrize(("busy_until", "lost"), [(70, 0), (40, 20), (20, 40)])
