@@ -66,7 +66,8 @@ def find_device(
       machine; never calibrated now, even if it is here
     - a path to a TOML: the device that it describes
     - None: the one ``session`` was recorded on, with the calibration made there if it is kept here, and without roofs
-      if nobody knows it, but it has a timeline; without a session the one at hand
+      if nobody knows it, but it has a timeline; for a script of ``rooflight run --on`` the one that it saw; without a
+      session the one at hand
 
     What-if roofs: matrix products may use the ``precision`` ("tf32", "bf16", "fp8") where a program says more bits, and
     the clock is locked at ``clock_hz`` (``rooflight.devices.what_if`` explains both); the device's name has them.

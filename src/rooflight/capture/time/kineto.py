@@ -262,7 +262,8 @@ def _outermost(events: Sequence[Event], names: set[str], *, device: bool) -> lis
             owner[event.correlation] = outer
             if name == _KEPT and name in names and outer.event.name.endswith("_"):
                 outer.kept_ns += event.end_ns - event.start_ns
-                found.insert(found.index(outer), _Found(name, event))
+                place = next(place for place in reversed(range(len(found))) if found[place] is outer)  # near the end
+                found.insert(place, _Found(name, event))
         elif name in names and not _passes_on(event, subclasses[event.thread]):
             outer = _Found(name, event)
             open_until[event.thread] = (event.end_ns, outer)

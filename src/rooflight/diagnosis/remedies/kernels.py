@@ -69,7 +69,7 @@ LAYOUT: Final = Remedy(
     id="channels-last",
     title="images channel by channel, which convolutions transpose and CPUs pool slowly",
     remedy="model.to(memory_format=torch.channels_last), and the images too",
-    verify="no transposing kernels (nchwToNhwc) in a profile",
+    verify="no transposing kernels (nchwToNhwc) in a profile; on a CPU, pooling takes less",
     waste=False,
 )
 FEW_TOKENS: Final = Remedy(
@@ -95,7 +95,8 @@ _IN_LANES: Final = (
     "aten::upsample_bilinear2d_backward",
 )  # fmt: skip
 """On a CPU torch computes these for as many channels at once as a vector holds, where channels lie together. Where they
-do not, they took 7 to 65 times as long on an EPYC, which was 40 to 260 times their bound instead of 4 to 7.
+do not, they took 6 to 23 times as long on an EPYC (``benchmarks/channels_last_cpu.py``): mostly over 20 times their
+bound, instead of 3 to 8.
 """
 _FAR_FROM_LANES: Final = 20.0
 _IN_LANES_SAVES: Final = 0.9
