@@ -22,6 +22,7 @@ from rooflight.inference import (
     merge_ranks,
     register_active_profiler,
     release_active_profiler,
+    saving,
 )
 from rooflight.inference.result import SummaryDocument
 from rooflight.inference.saving import spread_of
@@ -86,6 +87,27 @@ def test_ranks_by_hand_in_whatever_order_they_save(rank, tmp_path, order):
     report = (tmp_path / "x" / "report.md").read_text()
     assert "1: 11.0 ms per step on average, 1.00 ms more than rank 0, 9.7%" in report
     assert "2.00 ms per step on rank 1 (waits least), 7.00 ms on rank 0 (waits most)" in report
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_rank_that_saves_while_another_merges_is_not_lost(rank, tmp_path, monkeypatch, first):
+    ranks = [rank(number, (number + 1, 1), world=2) for number in range(2)]
+    if first == 1:
+        ranks[0].save_all()
+    late, write_all = [ranks[1 - first]], saving.write_all
+
+    def interrupted(folder, texts):
+        if folder == tmp_path / "x" and late and (tmp_path / "x" / f"rank{first}" / "summary.json").exists():
+            late.pop().save_all()  # between what the other rank read and what it writes
+        write_all(folder, texts)
+
+    monkeypatch.setattr(saving, "write_all", interrupted)
+    ranks[first].save_all()
+    found = summary(tmp_path)
+    assert not late
+    assert found["ranks"]["missing"] == []
+    assert [row["mean_ms"] for row in found["ranks"]["ranks"]] == [2, 3]
+    assert json.loads((tmp_path / "x" / "rank0" / "summary.json").read_text())["ranks"] is None
 
 
 def test_a_rank_that_never_saves_is_named(rank, tmp_path):

@@ -346,9 +346,10 @@ class Profiler:
             self.problems.note("save_all() while a run was open: it was ended there")
             self.end_run()
         files = {STEPS: self.results.csv()} | self.requests.files()
-        folder = save_results(report_of(self.summary()), files, self.out_dir, self.problems)
+        report = report_of(self.summary())
+        folder = save_results(report, files, self.out_dir, self.problems)
         if folder == self.out_dir and self.world > 1 and not self.cfg.collect_on_rank0_only:
-            merge_saved(folder, self.rank, self.problems)
+            merge_saved(report, folder, self.rank, self.problems)
         self._saved_steps = self.results.samples.seen
         return folder
 

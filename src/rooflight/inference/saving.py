@@ -176,22 +176,30 @@ def merge_ranks(folder: str | Path) -> Path:
     if no rank's summary can be read.
     """
     folder = Path(folder)
-    names = (path.parent.name.removeprefix("rank") for path in folder.glob(f"rank*/{SUMMARY}"))
-    ranks = sorted(int(name) for name in names if name.isdecimal() and name == str(int(name)))
-    if not ranks:
+    saved: dict[int, tuple[int, int]] = {}
+    while saved != (found := _saved(folder)):  # a rank that saves meanwhile may have merged before this one writes
+        saved = found
+        report = report_of(_merged(folder, sorted(saved)))
+        write_all(folder, {SUMMARY: find("json")(report), REPORT: find("markdown")(report)})
+    if not saved:
         raise ValueError(f"{folder} has no rank<n>/{SUMMARY}: give the folder of a run whose ranks all collected")
-    report = report_of(_merged(folder, ranks))
-    write_all(folder, {SUMMARY: find("json")(report), REPORT: find("markdown")(report)})
     return folder
 
 
-def merge_saved(folder: Path, rank: int, problems: Problems) -> None:
+def _saved(folder: Path) -> dict[int, tuple[int, int]]:
+    """The inode and time of each rank's summary, by rank: a file that takes its place has others."""
+    found = {path.parent.name[4:]: path.stat() for path in folder.glob(f"rank*/{SUMMARY}")}
+    ranks = {int(name): name for name in found if name.isdecimal() and name == str(int(name))}
+    return {rank: (found[name].st_ino, found[name].st_mtime_ns) for rank, name in ranks.items()}
+
+
+def merge_saved(report: Report, folder: Path, rank: int, problems: Problems) -> None:
     """Put what a rank saved in its ``folder`` beside the results of others, once rank 0 is among them."""
     try:
         whole = folder if rank == 0 else folder.parent
         first = whole / "rank0"
         if rank == 0:
-            write_all(first, {SUMMARY: (folder / SUMMARY).read_text(encoding="utf-8")})
+            write_all(first, {SUMMARY: find("json")(report)})
         if (first / SUMMARY).exists():
             merge_ranks(whole)
     except Exception as error:
