@@ -183,8 +183,9 @@ def test_what_fits_a_measured_cache_one_by_one_need_not_fit_it_together():
     assert totals.limiter == "memory"
     report = report_of(analysis)
     assert "memory bandwidth: no cache holds the data of all of them at once" in report.conclusion
-    assert sum(group.bound_s for group in analysis.by("op")) < analysis.totals.op_bound_s
-    assert report.table("by_op").note.startswith("Each op is bounded as if alone in the caches")
+    for key in ("phase", "layer", "op"):
+        assert sum(group.bound_s for group in analysis.by(key)) < analysis.totals.op_bound_s
+        assert "Each op is bounded as if alone in the caches" in report.table(f"by_{key}").note
     datasheet = analysis_of((MM, (0, 1), (2,)), (MM, (2, 3), (4,))).program
     assert datasheet.program_bound_s == 4 * B
     assert datasheet.limiter is Limiter.CACHE  # none is listed, so it may be there

@@ -40,8 +40,7 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
         return
     yield _group_table("By phase", "phase", analysis, max(top, _FEW_PHASES), _times_explained(analysis))
     yield _group_table("By layer type", "layer", analysis, top)
-    apart = "Each op is bounded as if alone in the caches; the step is not, so that its bound is above the rows' sum."
-    yield _group_table("By op", "op", analysis, top, apart if analysis.held_by_caches else "")
+    yield _group_table("By op", "op", analysis, top)
     yield _operation_table(analysis, top)
     if analysis.communication.collectives:
         yield collectives_table(analysis.communication, top)
@@ -68,6 +67,7 @@ def _waterfall_table(analysis: CostedSession) -> Table:
 def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: str = "") -> Table:
     groups = analysis.by(key)
     total_s = sum(group.bound_s for group in groups)
+    apart = "Each op is bounded as if alone in the caches; the step is not, so that its bound is above the rows' sum."
     bounds: tuple[_TimeColumn, ...] = (
         ("op bound", "s", lambda group: group.bound_s),
         ("share", "%", lambda group: share(group.bound_s, total_s)),
@@ -87,7 +87,7 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
         *_time_columns(analysis),
         top=top,
         optional=("intensity", "vector", "calls", "matrix", "bytes"),
-        note=note,
+        note=" ".join(filter(None, (note, apart if analysis.held_by_caches else ""))),
     )
 
 
