@@ -17,13 +17,16 @@ def last(shape):
     return (channels * height * width, 1, channels * width, channels)
 
 
-def convolution(channels=64, out=64, taps=3, groups=1, dtype="float16", image_last=False, weight_last=False):
-    x, w, y = (32, channels, 56, 56), (out, channels // groups, taps, taps), (32, out, 56, 56)
+def convolution(
+    channels=64, out=64, taps=3, groups=1, dtype="float16", image_last=False, weight_last=False, side=56, stride=1
+):
+    x, w = (32, channels, side, side), (out, channels // groups, taps, taps)
+    y = (32, out, *[(side - 1) // stride + 1] * 2)
     inputs = {
         "input": spec(x, dtype, strides=last(x) if image_last else None),
         "weight": spec(w, dtype, strides=last(w) if weight_last else None),
     }
-    settings = {**SETTINGS, "padding": (taps // 2, taps // 2), "groups": groups}
+    settings = {**SETTINGS, "padding": (taps // 2, taps // 2), "groups": groups, "stride": (stride, stride)}
     return op("aten::convolution", inputs, [spec(y, dtype)], **settings)
 
 
@@ -46,11 +49,23 @@ def test_a_channels_last_convolution_is_spared_the_transposes(predictor, where):
 
 
 @pytest.mark.parametrize(
-    "kind", [{"taps": 1}, {"groups": 64}, {"channels": 3}, {"dtype": "float32"}], ids=lambda kind: next(iter(kind))
+    "kind",
+    [{"taps": 1}, {"taps": 1, "side": 1}, {"groups": 64}, {"channels": 3}, {"dtype": "float32"}],
+    ids=lambda kind: str(list(kind)),
 )
 def test_what_takes_as_long_in_both_layouts(predictor, kind):
     default, channels_last = (convolution(**kind, image_last=yes, weight_last=yes) for yes in (False, True))
     assert predictor.predict(channels_last, GPU) == predictor.predict(default, GPU)
+
+
+@pytest.mark.parametrize(("side", "stride"), [(14, 1), (56, 2)])
+def test_a_product_whose_rows_of_pixels_are_not_aligned_is_transposed_for(side, stride):
+    """14 * 14 pixels of 2 B are 392 B, which 16 does not divide; what a stride leaves out is transposed too."""
+    x, y = 2 * 32 * 64 * side**2, 2 * 32 * 64 * (side // stride) ** 2
+    moved, transposes = 2 * y + 2 * 64 * 64, 2 * (x + y)  # memory-bound: 32 FLOPs a byte, where 76 would take as long
+    share = channels_last_share(convolution(taps=1, side=side, stride=stride, image_last=True))
+    assert share == pytest.approx(moved / (moved + transposes))
+    assert channels_last_share(convolution(taps=1, side=side, stride=stride)) == 1
 
 
 @pytest.mark.parametrize("device", ["P100-SXM2-16GB", "MI210"])

@@ -2,9 +2,10 @@
 
 The matrix units take images channels-last (NHWC). Of images in torch's default layout (NCHW), in which what is taught
 was measured, cuDNN transposes what a kernel reads and writes: each element is moved twice more. A channels-last
-convolution takes as much less time as the least time of its work is below that with the transposes. Convolutions of 1 x
-1, of one channel a group and of few channels take the same time in both layouts: that was seen on networks of the RTX
-3090 (``benchmarks/convolution_layouts.py``); nothing else is fitted.
+convolution takes as much less time as the least time of its work is below that with the transposes. A convolution of 1
+x 1 is a product of matrices in both layouts, whose rows are the pixels in NCHW: it needs none where they are aligned to
+16 bytes. Nor do those of one channel a group and of few channels: that was seen on networks of the RTX 3090
+(``benchmarks/convolution_layouts.py``); nothing else is fitted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rooflight.records.tensor import TensorSpec
 
 _HALF: Final = ("float16", "bfloat16")
 _FEW_CHANNELS: Final = 8
+_ALIGNED: Final = 8  # elements in 16 bytes
 _FASTER: Final = 1.5  # than the vector lanes are matrix units, on all devices that have any
 _BALANCE: Final = 76
 """FLOPs that a GPU does in the time in which it moves a byte: of the RTX 3090, where layouts were measured. Others have
@@ -58,7 +60,9 @@ def channels_last_share(op: OpSignature) -> float:
     if not traits_of(op).convolution or weight is None or len(weight.shape) != 4 or weight.dtype not in _HALF:
         return 1.0
     images = [each for each in (*op.inputs, *op.outputs) if len(each.shape) == 4 and each.shape != weight.shape]
-    if prod(weight.shape[2:]) == 1 or weight.shape[1] == 1 or any(each.shape[1] < _FEW_CHANNELS for each in images):
+    pixels = {each.shape[2:] for each in images}
+    is_product = prod(weight.shape[2:]) == len(pixels) == 1 and prod(*pixels) % _ALIGNED == 0
+    if is_product or weight.shape[1] == 1 or any(each.shape[1] < _FEW_CHANNELS for each in images):
         return 1.0
     # cuDNN's rule: one of them is enough
     if not any(map(_is_channels_last, (op.input("input") or op.input("self"), weight))):
@@ -67,7 +71,7 @@ def channels_last_share(op: OpSignature) -> float:
     if isinstance(cost, Uncosted):
         return 1.0
     least = max(cost.matrix_flops, _BALANCE * cost.bytes_moved)
-    return least / (least + 2 * _BALANCE * sum(image.nbytes for image in images))
+    return least / (least + 2 * _BALANCE * sum(each.nbytes for each in images if prod(each.shape[2:]) > 1))
 
 
 def _takes_layouts(device: DeviceSpec) -> bool:
