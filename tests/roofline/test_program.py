@@ -56,6 +56,13 @@ def test_the_program_bound_forgets_what_passes_between_kernels():
     assert analysis.program.compulsory_bytes == 3 * B
 
 
+def test_sums_in_another_order_leave_no_gap_below_zero():
+    tenth = device(memory=(MemoryLevel(name="DRAM", bytes_per_s=10.0),))
+    analysis = analysis_of(*[(MM, (3 * call, 3 * call + 1), (3 * call + 2,)) for call in range(6)], on=tenth)
+    # each alone 3 * 256 / 10 = 76.8 s; added one by one 460.79999999999995, at once 460.8
+    assert [gap.seconds for gap in analysis.waterfall] == [6 * 3 * B / 10, 0, 0]
+
+
 def test_a_state_is_compulsory_both_ways():
     assert analysis_of((ADD_IN_PLACE, (0, 1), (0,))).program.compulsory_bytes == 3 * B
 

@@ -292,6 +292,13 @@ def mutated(draw):
     return events
 
 
+def test_what_kernels_take_in_sum_does_not_wrap(tmp_path):
+    """Of three kernels of 4e15 µs, the longest that is read: 1.2e19 ns, where int64 ends at 9.2e18."""
+    kernels = [changed(kernel(3, 9, 5), name=f"gemm{place}", dur=4e15) for place in range(3)]
+    analysis = rl.analyze(read(tmp_path, [*STEP[:2], *kernels]))
+    assert analysis.timeline.launches.kernels_s == pytest.approx(1.2e10)
+
+
 def survives(path):
     """A session that can be analysed and saved, or one line."""
     try:

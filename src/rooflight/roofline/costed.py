@@ -342,7 +342,7 @@ class CostedSession:
         return waterfall_of(
             program_bound_s=program.program_bound_s,
             fused_bound_s=program.fused_bound_s,
-            op_bound_s=totals.op_bound_s,
+            op_bound_s=max(totals.op_bound_s, program.fused_bound_s),  # sums in another order round otherwise
             ops_measured_s=totals.ops_measured_s,
             measured_s=totals.measured_s,
             exchange=self._exchange,

@@ -120,7 +120,7 @@ def timeline_of(
 
 
 def _seconds(trace: Trace, chosen: Flags) -> float:
-    return float(trace.work.length[chosen].sum()) * 1e-9
+    return float(trace.work.length[chosen].sum(dtype=np.float64)) * 1e-9  # int64 holds two of the longest
 
 
 def _when(trace: Trace, chosen: Flags | Int64) -> Covered:
