@@ -13,7 +13,6 @@ from __future__ import annotations
 import csv
 import itertools
 import json
-import math
 import os
 import re
 import statistics
@@ -35,16 +34,18 @@ _MUCH = 0.03  # rows that differ by less have no order
 
 def main() -> int:
     repository, *wanted = sys.argv[1:]
-    rows = [row for row in csv.DictReader(DATA.open()) if not wanted or row["row_id"].split("-")[-1] in wanted]
+    table = list(csv.DictReader(DATA.open()))
+    folders = [row["source_file"] for row in table]
+    rows = [row for row in table if not wanted or row["row_id"].split("-")[-1] in wanted]
     print(f"{'row':<6}{'program':<42}{'published':>10}{'compiled':>10}{'error':>8}{'eager':>8}{'bound':>8}"
           f"{'peak':>7}{'published':>10}{'s':>6}")  # fmt: skip
     found = []
     for row in rows:
         begin = time.monotonic()
         answer: dict[str, float] | str = "no program in its logs"
-        for program, own_ms in programs_of(repository, row):
+        for program, own_ms in programs_of(repository, row, folders):
             answer, published = predicted(program, row), float(row["early_step_ms"] or row["step_avg_ms"])
-            if "not repeats" in row["notes"]:  # the row has the mean of several programs
+            if "not repeats" in row["notes"] and own_ms:  # the row has the mean of several programs
                 published = own_ms
             if not isinstance(answer, str) or "No module named" not in answer:
                 break
@@ -74,18 +75,27 @@ def summarize(found: list[tuple[str, float, float]]) -> None:
     print(f"order of rows that follow each other and differ by more than 3 %: {sum(told)} of {len(told)}")
 
 
-def programs_of(repository: str, row: dict[str, str]) -> Iterator[tuple[str, float]]:
-    """The programs at the heads of the logs in the row's folder, and the mean step (ms) that each log ends with."""
+def programs_of(repository: str, row: dict[str, str], folders: list[str]) -> Iterator[tuple[str, float]]:
+    """The programs at the heads of the logs in the row's folder, those of rows inside it left out, and what an early
+    step of each took by its log (ms; 0 where that has no times).
+    """
     git = ["git", "-C", repository]
     listed = [*git, "ls-tree", "-r", "--name-only", "HEAD", row["source_file"]]
+    inside = tuple(each for each in folders if each != row["source_file"] and each.startswith(row["source_file"]))
     for path in subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines():
-        if not path.endswith((".txt", ".log")):
+        if path.startswith(inside) or not path.endswith((".txt", ".log")):
             continue
         text = subprocess.run([*git, "show", f"HEAD:{path}"], capture_output=True, check=True).stdout.decode()
         parts = [part for part in re.split(r"^={20,}\n", text, flags=re.M) if part.strip()]
         if len(parts) > 1 and "import torch" in parts[0]:
-            steps = re.findall(r"step_avg:([\d.]+)ms", text)
-            yield parts[0], float(steps[-1]) if steps else math.nan
+            yield parts[0], early_step_ms(text)
+
+
+def early_step_ms(log: str) -> float:
+    """The mean of the first steps, 2 to 25 % of them, as the rows' ``early_step_ms``; 0 where the log has no times."""
+    found = re.findall(r"^step:(\d+)/(\d+).*train_time:([\d.]+)ms", log, flags=re.M)
+    times = [(int(step), float(ms)) for step, steps, ms in found if 0.02 <= int(step) / int(steps) <= 0.25]
+    return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) if len(times) > 1 else 0.0
 
 
 def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
@@ -99,7 +109,9 @@ def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
         of_tokens = re.search(r"data/\w+(?=/fineweb_train)", program)
         tokens = Path(folder) / (of_tokens[0] if of_tokens else "data/fineweb10B") / "fineweb_train_000001.bin"
         write_tokens(tokens)
-        for name in ("val_000001", *(f"train_{number:06}" for number in range(2, _FILES))):
+        for name in (
+            f"{kind}_{number:06}" for kind in ("val", "train") for number in range(1 + (kind == "train"), _FILES)
+        ):
             tokens.with_name(f"fineweb_{name}.bin").hardlink_to(tokens)
         words = [sys.executable, "-m", "rooflight", "run", "--on", DEVICES[row["gpu"]], "--gpus", row["n_gpus"],
                  "--json", "it.json", "--save", "it.session", "train_gpt.py"]  # fmt: skip

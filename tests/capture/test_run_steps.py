@@ -14,8 +14,10 @@ from rooflight.roofline.tables.run import calls_of
 def made(*calls):
     """Steps of (begin, end, caller, backwards, nodes, loader, evaluation, checkpoint) in milliseconds."""
     steps = Steps()
-    for begin, end, caller, backwards, nodes, *known in calls:
-        steps.add(begin * 10**6, end * 10**6, caller, backwards, nodes, tuple(each * 10**6 for each in known))
+    for begin, end, caller, backwards, nodes, *known, line in (
+        each if len(each) > 8 else (*each, "") for each in calls
+    ):
+        steps.add(begin * 10**6, end * 10**6, caller, backwards, nodes, tuple(each * 10**6 for each in known), line)
     return steps
 
 
@@ -103,21 +105,53 @@ def test_steps_and_what_lies_between_are_the_time_of_the_loop(parts, cycle):
 
 
 @pytest.mark.parametrize(
-    ("callers", "backwards", "turns", "said"),
+    ("callers", "backwards", "lines", "turns", "said"),
     [
-        ([0], [1], 1, "one call of Adam.step"),
-        ([0, 1], [2, 1], 1, "one call of Adam.step"),  # of a GAN
-        ([0, 0, 0, 1], [4, 0, 0, 0], 1, "one call of Adam.step"),  # three of a class, at one line
-        ([1, 0, 1], [1, 1, 0], 2, "2 turns of the loop, with Adam.step"),  # one of two in every second turn
-        ([0, 0, 0, 1], [1, 1, 1, 1], 3, "3 turns of the loop, with Adam.step"),  # a critic
+        ([0], [1], "a", 1, "one call of Adam.step"),
+        ([0, 1], [2, 1], "ab", 1, "one call of Adam.step"),  # of a GAN
+        ([0, 0, 0, 1], [4, 0, 0, 0], "aaaa", 1, "one call of Adam.step"),  # three of a class, at one line
+        ([1, 0, 1], [1, 1, 0], "aaa", 2, "2 turns of the loop, with Adam.step"),  # one of two in every second turn
+        ([0, 1], [1, 1], "aa", 2, "2 turns of the loop, with Adam.step"),  # two that take turns
+        ([0, 0, 0, 1], [1, 1, 1, 1], "aaab", 3, "3 turns of the loop, with Adam.step"),  # a critic
     ],
 )
-def test_how_many_turns_of_the_loop_a_step_is(callers, backwards, turns, said):
-    calls = [(place, place + 1, *both, 1, 0, 0, 0) for place, both in enumerate(zip(callers, backwards, strict=True))]
+def test_how_many_turns_of_the_loop_a_step_is(callers, backwards, lines, turns, said):
+    parts = enumerate(zip(callers, backwards, lines, strict=True))
+    calls = [(place, place + 1, caller, ran, 1, 0, 0, 0, line) for place, (caller, ran, line) in parts]
     found = made(*calls, *calls, calls[0]).turns(len(callers))
     assert found == turns
     step = RunStep(kind=StepKind.OPTIMIZER, name="Adam.step", where="", count=2, begins="", recorded=1, turns=found)
     assert calls_of(step) == said
+
+
+@pytest.mark.parametrize(
+    ("turns", "lengths", "place"),
+    [
+        (["0", "110", "0", "110"], [1, None, None, None, None, None, None, 4], (2, 0)),  # seen twice
+        (["0", "1"] * 2 + ["1", "1", "0", "1", "0", "1"], [1, None, None, 2, None, None, None, None, 2, 2], (4, 1)),
+        (["10", "10", "0"], [1, None, None, 2, None], (5, 0)),  # strays
+    ],
+)
+def test_a_cycle_is_followed_until_a_call_strays_and_begins_with_a_turn(turns, lengths, place):
+    steps, found = Steps(), []
+    for turn in turns:
+        for part, caller in enumerate(turn):
+            steps.add(0, 1, int(caller), part == 0, 1, (0, 0, 0), "a.py:1")
+            steps.follow()
+            found.append(steps.length)
+    assert found == lengths
+    assert steps.place == place
+
+
+def test_an_evaluation_between_two_turns_of_a_step_is_noticed_and_one_between_steps_is_not():
+    steps = Steps()
+    for call in range(10):
+        if call in (5, 8):
+            steps.interrupt()
+        steps.add(call, call + 1, call % 2, 1, 1, (0, 0, 0), "a.py:1")
+        steps.follow()
+        if call >= 3 and call % 2:
+            assert steps.whole == (call != 5)
 
 
 def test_no_step_is_one_turn():

@@ -197,6 +197,35 @@ def test_weights_updated_by_hand_and_a_hard_exit(script):
     assert ended.document["totals"]["calls"] > 0
 
 
+def test_micro_batches_of_weights_updated_by_hand_some_in_every_second_step_are_one_step(script):
+    """Three backward passes a step; the second layer is written in every second one, so that two steps make a cycle."""
+    ended = script(
+        "import torch\nnet = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))\n"
+        "for step in range(14):\n    for micro in range(3):\n        net(torch.randn(4, 8)).sum().backward()\n"
+        "    for layer in net if step % 2 else net[:1]:\n        for weight in layer.parameters():\n"
+        "            with torch.no_grad():\n                weight -= 0.1 * weight.grad\n"
+        "            weight.grad = None\n"
+    )
+    step = ended.run["step"]
+    assert (step["name"], step["kind"]) == ("backward, the last before the weights change", "backward")
+    assert (step["turns"], step["count"]) == (2, 6)  # 13 steps after the one that showed it
+    assert ended.run["alike"][0]["backwards"] == 6
+    assert sum(row["calls"] for row in ended.document["by_op"] if row["name"] == "aten::addmm") == 2 * 3 * 2
+
+
+def test_an_evaluation_between_the_optimizers_of_a_step_is_none_of_it(script):
+    """As where a warm-up evaluates before each step: a step of the training that follows is recorded."""
+    ended = script(
+        "import torch\nnet = torch.nn.Linear(8, 8)\n"
+        "some = [torch.optim.SGD([net.weight], 0.1), torch.optim.Adam([net.bias])]\n"
+        "for step in range(20):\n    if step < 9:\n        net.eval()\n        with torch.no_grad():\n"
+        "            net(torch.randn(64, 8))\n    net.train()\n    net(torch.randn(4, 8)).sum().backward()\n"
+        "    for each in some[:1] if step % 2 else some:\n        each.step()\n    net.zero_grad()\n"
+    )
+    (op,) = [row for row in ended.document["by_op"] if row["name"] == "aten::addmm"]
+    assert (ended.run["step"]["turns"], op["calls"]) == (2, 2)
+
+
 @pytest.mark.parametrize(
     ("made", "kind", "line", "steps", "stray"),
     [

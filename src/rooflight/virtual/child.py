@@ -41,6 +41,8 @@ _LONG_S: Final = 600.0
 """So long where the script made an optimizer: evaluation and many backward passes may come before it steps, and several
 optimizers step in an order that shows late.
 """
+_MOST_UNKNOWN: Final = 16
+"""So many steps without an optimizer are waited for that their cycle shows."""
 
 
 class Child:
@@ -130,7 +132,8 @@ class Child:
             if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
                 return
             self._kept_at.setdefault(kind, time.monotonic())
-            enough_s = _LONG_S if self._optimizes else _ENOUGH_S
+            unknown = finder.by_backward.length != found.cycle and finder.by_backward.count < _MOST_UNKNOWN
+            enough_s = _LONG_S if self._optimizes or unknown or not found.whole else _ENOUGH_S
             if time.monotonic() - self._kept_at[kind] > enough_s:
                 self.leave(0)
 

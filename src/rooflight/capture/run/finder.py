@@ -26,6 +26,7 @@ from rooflight.capture.run.quick import hasten
 from rooflight.capture.run.recording import Recorder
 from rooflight.capture.run.steps import Steps
 from rooflight.capture.run.waits import Waits
+from rooflight.capture.run.written import Written
 from rooflight.records.timeline import StepKind
 
 HOOK: Final = "rooflight"
@@ -72,6 +73,7 @@ class StepFinder:
     def __init__(self, *, skip: int, only: StepKind | None = None, named: str = "") -> None:
         self.skip, self.only, self.named = skip, only, named
         self.recorder, self.waits, self.modules = Recorder(skip), Waits(), Modules()
+        self.written = Written()
         self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
         self.optimizers: dict[Caller, int] = {}
         self.phases: dict[Caller, Steps] = {}
@@ -79,7 +81,6 @@ class StepFinder:
         self.begun_by: type | None = None
         self.broken = ""
         self.losses = 0  # calls of modules without parameters
-        self.cycle: int | None = 1
         self.hook: Callable[[nn.Module, Any], None] | None = None
         self.begun = self.nodes = self.backwards = 0  # of the open step
         self._known_at_begin = 0, 0, 0
@@ -87,6 +88,7 @@ class StepFinder:
         self.in_known_step = False  # a step whose backward passes are only counted
         self._thread: int | None = None
         self._model: nn.Module | None = None
+        self._line = ""  # where a model's call began the open step
         self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
         self._call: Call | None = None
         self._recorded_call = 0
@@ -127,6 +129,8 @@ class StepFinder:
             if trainable and not undecided.with_gradients_since:
                 undecided.with_gradients_since, undecided.by = now, type(module)
             self.waits.evaluates(now, counts=self.has_trained)
+            if weights.trained and not (trainable or module.training):
+                self._trained.interrupt()
             self._calls(module, args, now)
 
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:
@@ -134,6 +138,9 @@ class StepFinder:
         if begins:
             self.waits.trains()
             self._open(now, module)
+            self.written.follow(module)
+            if not self.recorder.settled or len(self.optimizers) > 1:
+                self._line = calling_line()
         if (begins or self.running) and not self.recorder.settled and self.has_trained:
             self._record(module, args)
         if self.by_optimizer.count:
@@ -206,26 +213,43 @@ class StepFinder:
         if self.only is StepKind.MODULE or not self._mine():
             return
         if not self.backward.where:
-            self.backward = Caller("backward", calling_line())
+            last = ", the last before the weights change" if self.written.accumulates else ""
+            self.backward = Caller(f"backward{last}", calling_line())
         self.backwards += 1
         self._undecided.backward_end = perf_counter_ns(), _get_sequence_nr()
         may_end = self.only is None and not self.by_optimizer.count
         if self.only is StepKind.BACKWARD or may_end:
             self._undecided.ended_by_backward = not self.running
+            if self.only is None:
+                self.written.backward_ended()
             self.watch()
 
     def _end_backward(self, now: int) -> None:
-        """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it."""
+        """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it. So it is
+        where a script that writes its weights itself has not done so yet.
+        """
+        written = self.written.since_backward()
+        if self.written.accumulates and not written:
+            return
         self._undecided.ended_by_backward = False
+        if self.written.began_to_accumulate:
+            self._forget_backward()
+            self.recorder.drop()
+            self.begun, self.waits.last_event = 0, now
+            return
         steps, recorder = self.by_backward, self.recorder
-        place = steps.count
-        self._add(steps, now, 0)
-        recorder.keep(StepKind.BACKWARD, place, so_far=place < self.skip and not self.only)
-        recorder.give_up(steps.count)
+        self._add(steps, now, written)
+        place, part = steps.place
+        if not part:
+            so_far = place <= self.skip and not self.only and not written
+            recorder.keep(
+                StepKind.BACKWARD, place - 1, so_far=so_far, known=steps.length is not None, whole=steps.whole
+            )
+            recorder.give_up(steps.count)
         self.begun = self.backwards = 0
         self.waits.last_event = now
-        if self._without_modules and recorder.wants(StepKind.BACKWARD, steps.count):
-            recorder.begin(StepKind.BACKWARD, steps.count)
+        if self._without_modules:
+            self._record()
 
     # -- optimizers
 
@@ -271,12 +295,10 @@ class StepFinder:
             self.recorder.drop_later()
         self._add(steps, now, number)
         undecided.ended_by_backward = False
-        if self.cycle is None:
-            self.cycle = steps.cycle()
         recorder = self.recorder
-        place, part = divmod(steps.count, self.cycle or 1)
+        place, part = steps.place
         if not part:
-            recorder.keep(StepKind.OPTIMIZER, place - 1, settles=self.cycle is not None)
+            recorder.keep(StepKind.OPTIMIZER, place - 1, known=steps.length is not None, whole=steps.whole)
         self.begun = self.backwards = undecided.with_gradients_since = 0
         self.waits.last_event = now
         self._forget_call()
@@ -296,7 +318,7 @@ class StepFinder:
         caller = Caller(f"{type(optimizer).__name__}.step", calling_line())
         number = self.optimizers.setdefault(caller, len(self.optimizers))
         if number == len(self.optimizers) - 1:
-            self.cycle = None if number else 1
+            self.by_optimizer.length = None if number else 1
             self.recorder.settled, self.hook = False, None
         self._numbers[id(optimizer)] = number
         return number
@@ -379,7 +401,7 @@ class StepFinder:
     @property
     def _ended(self) -> tuple[int, int]:
         """Calls that ended and may be steps, and the backward passes in them."""
-        trained = self.by_optimizer if self.by_optimizer.count else self.by_backward
+        trained = self._trained
         steps = trained if trained.count else self.modules.calls.get(self.modules.heaviest, trained)
         return steps.count, steps.backwards
 
@@ -410,7 +432,11 @@ class StepFinder:
     @property
     def has_trained(self) -> bool:
         """Whether an optimizer stepped, or a backward pass ended a step."""
-        return bool(self.by_optimizer.count or self.by_backward.count)
+        return bool(self._trained.count or self.written.accumulates)
+
+    @property
+    def _trained(self) -> Steps:
+        return self.by_optimizer if self.by_optimizer.count else self.by_backward
 
     def _mine(self) -> bool:
         if self._thread is None:
@@ -423,7 +449,7 @@ class StepFinder:
         self._undecided.with_gradients_since = 0
         if by is not None and self._without_modules and not self.by_optimizer.count:
             self._forget_backward()
-        self.begun, self.nodes, self.backwards = begin, _get_sequence_nr(), 0
+        self.begun, self.nodes, self.backwards, self._line = begin, _get_sequence_nr(), 0, ""
         self._known_at_begin = self.waits.known(begin)
         self.begun_by = by if by is None or isinstance(by, type) else type(by)
         if self._undecided.first is None:
@@ -438,15 +464,18 @@ class StepFinder:
         self.recorder.taken[StepKind.BACKWARD].clear()
 
     def _record(self, module: nn.Module | None = None, args: Any = ()) -> None:
-        if self.cycle is None and self.recorder.kept:
+        kind, steps, recorder = StepKind.OPTIMIZER, self._trained, self.recorder
+        if steps is self.by_backward:
+            kind = StepKind.BACKWARD
+        elif steps.length is None and recorder.kept:
             return
-        kind, steps, cycle = StepKind.OPTIMIZER, self.by_optimizer, self.cycle or 1
-        if not steps.count:
-            kind, steps, cycle = StepKind.BACKWARD, self.by_backward, 1
-        place, part = divmod(steps.count, cycle)
-        if not part and self.recorder.wants(kind, place, cycle):
-            self.recorder.begin(kind, place, cycle, module, args)
+        (place, part), cycle = steps.place, steps.length or 1
+        if not part and recorder.wants(kind, place, cycle, whole=steps.whole):
+            recorder.begin(kind, place, cycle, module, args)
 
     def _add(self, steps: Steps, now: int, caller: int) -> None:
         begin = max(self.begun or self.waits.last_event, steps.last_end)
-        steps.add(begin, now, caller, self.backwards, _get_sequence_nr() - self.nodes, self._known_at_begin)
+        made = _get_sequence_nr() - self.nodes
+        steps.add(begin, now, caller, self.backwards, made, self._known_at_begin, self._line)
+        if not (self.recorder.settled or steps.follow()):
+            self.recorder.drop(StepKind.OPTIMIZER if steps is self.by_optimizer else StepKind.BACKWARD)

@@ -40,11 +40,11 @@ def session_of(
         kind=kind,
         name=caller.name,
         where=caller.where,
-        count=steps.count // cycle,
+        count=(steps.count - steps.before) // cycle,
         begins=_begins(finder.begun_by) if kind in ("optimizer", "backward") else f"the call of {caller.name}",
         recorded=None if place is None else place + 1,
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
-        turns=steps.turns(cycle),
+        turns=steps.turns(cycle if kept is None else kept.cycle),
     )
     between = steps.between(cycle, undisturbed(range(step.count)))
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
@@ -82,9 +82,9 @@ def _unnamed(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
     if optimizer.count:
         callers = list(finder.optimizers)
         names = dict.fromkeys(caller.name for caller in callers)
-        return StepKind.OPTIMIZER, optimizer, Caller(" and ".join(names), callers[0].where), finder.cycle or 1
+        return StepKind.OPTIMIZER, optimizer, Caller(" and ".join(names), callers[0].where), optimizer.length or 1
     if backward.count:
-        return StepKind.BACKWARD, backward, finder.backward, 1
+        return StepKind.BACKWARD, backward, finder.backward, backward.length or 1
     sizes = [(modules.called[each][1].elements, calls.count, each) for each, calls in modules.calls.items()]
     number = max((size for size in sizes if size[1]), default=(0, 0, -1))[2]
     if number < 0:

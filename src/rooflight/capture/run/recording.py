@@ -21,13 +21,21 @@ _MOST_BACKWARDS: Final = 4
 """After so many backward passes without an optimizer's step, the first recording is given up: it may never end."""
 
 
-@dataclass(frozen=True, slots=True)
+_MOST_EVALUATED: Final = 8
+"""After so many steps more, an evaluation within the recorded one is a part of each."""
+
+
+@dataclass(slots=True)
 class Kept:
-    """A recorded step: its place among those of its kind, from 0, and how many calls it had."""
+    """A recorded step: its place among those of its kind, from 0, how many calls it had, and whether it is ``whole``:
+    without an evaluation, which other steps may lack. If not, how many steps followed it.
+    """
 
     session: Session
     place: int
     cycle: int
+    whole: bool
+    followed: int = 0
 
 
 class Recorder:
@@ -58,12 +66,13 @@ class Recorder:
         """How many calls the recording that is open has."""
         return len(self._open._tape) if self._open is not None else 0
 
-    def wants(self, kind: StepKind, place: int, cycle: int = 1) -> bool:
-        """Whether the step at this place should be recorded."""
+    def wants(self, kind: StepKind, place: int, cycle: int = 1, *, whole: bool = True) -> bool:
+        """Whether the step at this place should be recorded; ``whole``: as it seems, without an evaluation."""
         kept = self.kept.get(kind)
         if self._open is not None or self.broken:
             return False
-        return kept is None or (place >= self._skip and (kept.place < self._skip or kept.cycle != cycle))
+        better = kept is None or kept.place < self._skip or kept.cycle != cycle or (whole and not kept.whole)
+        return better and (kept is None or place >= self._skip)
 
     def begin(
         self, kind: StepKind, place: int, cycle: int = 1, module: nn.Module | None = None, args: Any = ()
@@ -86,16 +95,22 @@ class Recorder:
             recording._tracker._enter(module, args)
 
     def keep(
-        self, kind: StepKind, place: int | None = None, *, so_far: bool = False, settles: bool = False
-    ) -> None:  # fmt: skip
+        self, kind: StepKind, place: int | None = None, *, so_far: bool = False, known: bool = False, whole: bool = True
+    ) -> None:
         """End the recording, or with ``so_far`` let it go on: what it has is a step of this kind, at this ``place``
-        where it began as one of another. After the skipped steps it ``settles`` what is recorded. Two steps are no
-        step. Steps of other kinds within a phase do not end its recording.
+        where it began as one of another. After the skipped steps one of optimizers settles what is recorded, where it
+        is ``known`` how many of their calls make a step and this one is ``whole``. Two steps are no step. Steps of
+        other kinds within a phase do not end its recording.
         """
+        kept, settles = self.kept.get(kind), known and kind is StepKind.OPTIMIZER
+        if known and kept is not None and not kept.whole:
+            kept.followed += 1
+            if kept.followed >= _MOST_EVALUATED:
+                kept.whole, self.settled = True, settles
         if self._open is None or (kind is StepKind.PHASE) != (self._kind is StepKind.PHASE):
             return
         if not so_far and _in_compiled():  # torch would put its state back when that returns
-            self._later = partial(self.keep, kind, place, settles=settles)
+            self._later = partial(self.keep, kind, place, known=known, whole=whole)
             return
         recording = self._open
         self._later = None
@@ -115,8 +130,8 @@ class Recorder:
             self._fails(error)
             return
         if not self.broken and len(session):
-            self.kept[kind] = Kept(session, place, self._cycle)
-            self.settled = settles and place >= self._skip
+            self.kept[kind] = Kept(session, place, self._cycle, whole)
+            self.settled = settles and whole and place >= self._skip
 
     def keep_what_ended(self) -> None:
         """End a recording whose step ended inside a compiled function, now that this has returned."""

@@ -19,50 +19,78 @@ _WIDTH: Final = 5 + len(KNOWN)
 
 
 class Steps:
-    """The calls of one kind. Where several optimizers step in turn, a step is a cycle of their calls."""
+    """The calls of one kind. Where several optimizers step in turn, a step is a cycle of their calls: of ``length``
+    calls, None while that is not known. ``before`` calls of another order came before the first cycle.
+    """
 
     def __init__(self) -> None:
         self.count = self.backwards = self.last_end = self.total = 0
+        self.length: int | None = 1
+        self.before = 0
         self._numbers = array("q")
-        self._newest: deque[int] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers
+        self._newest: deque[tuple[int, str]] = deque(maxlen=2 * _LONGEST_CYCLE)  # callers, and where a turn began
+        self._evaluated = 0  # how many calls had been made when a cycle was last interrupted
 
-    def add(self, begin: int, end: int, caller: int, backwards: int, nodes: int, known: tuple[int, int, int]) -> None:
+    def add(
+        self, begin: int, end: int, caller: int, backwards: int, nodes: int, known: tuple[int, int, int], line: str = ""
+    ) -> None:
         """One more, from ``begin`` to ``end`` (ns), by the optimizer or module number ``caller``: how often backward
         ran in it, how many autograd nodes it made, and how many ns of each ``known`` kind had passed when it began.
-        None pass within it.
+        None pass within it. ``line``: where a turn of the script's loop began with it, if it had backward passes.
         """
         self.count += 1
         self.backwards += backwards
         self.total += end - begin
         self.last_end = end
-        self._newest.append(caller)
+        self._newest.append((caller, (line or str(caller)) if backwards else ""))
         if self.count <= _MOST:
             self._numbers.extend((begin, end, caller, backwards, nodes, *known))
 
+    def follow(self) -> bool:
+        """Learn of the newest call how many make a step. Returns whether it belongs to the cycle that was known."""
+        callers, length = [caller for caller, _ in self._newest], self.length
+        if length is not None and (len(callers) <= length or callers[-1] == callers[-1 - length]):
+            return True
+        self.length = self.cycle()
+        self.before = self.count % (self.length or 1)
+        return length is None
+
     def cycle(self) -> int | None:
-        """How many calls make a step: 1 of one optimizer. None where no cycle of several was seen twice."""
-        callers = list(self._newest)
+        """How many calls make a step: 1 of one optimizer. None where no cycle of several was seen twice. A cycle begins
+        with a turn of the script's loop.
+        """
+        callers, begins = [caller for caller, _ in self._newest], [line for _, line in self._newest]
         if len(set(callers)) <= 1:
             return 1
         for length in range(2, len(callers) // 2 + 1):
-            newest = callers[-length:]
-            if newest == callers[-2 * length : -length] and set(newest) == set(callers):
+            newest, turns = callers[-length:], begins[-length] or not any(begins)
+            if turns and newest == callers[-2 * length : -length] and set(newest) == set(callers):
                 return length
         return None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Of the next call: the number of its step, from 0, and its own in that."""
+        return divmod(self.count - self.before, self.length or 1)
+
+    def interrupt(self) -> None:
+        """A model is evaluated now, within a step or between two."""
+        if self.place[1]:
+            self._evaluated = self.count
+
+    @property
+    def whole(self) -> bool:
+        """Whether no model was evaluated within the newest step."""
+        return not self._evaluated or self._evaluated <= self.count - (self.length or 1)
 
     def calls_of(self) -> Counter[int]:
         """How often each caller called."""
         return Counter(self._columns()[2].tolist())
 
     def turns(self, cycle: int) -> int:
-        """In how many turns of the script's loop the optimizer steps that steps in most, of those that make a step. A
-        turn begins with backward passes.
-        """
-        _, _, callers, backwards, *_ = self._whole(cycle)
-        if not len(callers):
-            return 1
-        turn = np.cumsum(backwards[-1] > 0)
-        return max(len(set(turn[callers[-1] == each])) for each in set(callers[-1]))
+        """In how many turns of the script's loop the calls are made that make a step. Turns begin at one line."""
+        begins = Counter(line for _, line in list(self._newest)[-cycle:] if line)
+        return max(begins.values(), default=1)
 
     def seconds(self, cycle: int = 1) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How long each step of ``cycle`` calls took."""
@@ -112,6 +140,6 @@ class Steps:
 
     def _whole(self, cycle: int) -> list[Any]:
         """Each column, a row a step and a column a call in it; a cycle that the script did not end is left out."""
-        columns = self._columns()
+        columns = self._columns()[:, self.before :]
         steps = columns.shape[1] // cycle
         return [column[: steps * cycle].reshape(steps, cycle) for column in columns]
