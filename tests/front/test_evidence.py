@@ -141,3 +141,15 @@ def test_roofs_that_cannot_be_kept_are_raised_here(monkeypatch, tmp_path):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "none"))
     assert with_evidence(Analysis(session(0.0016), CPU)).device.dram_bytes_per_s > 4e10
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("theirs", [4.5e10, 6e10])
+def test_what_two_processes_reached_is_kept_whichever_saves_last(theirs):
+    """This one analyses with the roofs of before: memory reached 50 GB/s; another one saved meanwhile."""
+    other = replace(ROOFS, memory=(ROOFS.memory[0], MemoryLevel(name="DRAM", bytes_per_s=theirs)))
+    calibrations.save(replace(calibrations.load("toy"), roofs=replace(other, matrix_flops_per_s={"float32": 3e12})))
+    with_evidence(Analysis(session(0.0016), CPU))
+    stored = calibrations.load("toy").roofs
+    assert stored.memory[-1].bytes_per_s == pytest.approx(max(theirs, 5e10), rel=1e-3)
+    assert stored.matrix_flops_per_s == {"float32": 3e12}

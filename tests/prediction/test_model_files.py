@@ -6,8 +6,10 @@ import io
 import json
 import pickle
 import re
+import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from operator import attrgetter
 from pathlib import Path
@@ -372,6 +374,14 @@ def test_models_of_earlier_fits_stay_listed_with_their_tables(tmp_path: Path):
     assert found is not None
     assert len(found.fits) == 1  # nothing is left of the first
     assert Predictor.load(folder).predict_products(8.0, 8.0, 8.0, "fp16", A100).time_s > 0  # type: ignore[arg-type]
+
+
+def test_two_fits_into_one_folder_at_once_are_both_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = [Predictor.of([model(expert(A100, 0.5, 0.5, key=key), key=key)]) for key in (PRODUCT_KEY, ADD)]
+    monkeypatch.setattr("rooflight.prediction.model.files._commit", lambda: time.sleep(0.2) or "")  # both have read
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: each.save(tmp_path), both))
+    assert set(Predictor.load(tmp_path).models) == {PRODUCT_KEY, ADD}
 
 
 def refused(folder: Path, match: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -154,3 +156,18 @@ def test_the_best_of_equal_nodes_is_what_later_analyses_use(tmp_path, monkeypatc
     assert calibrations.load("other").roofs.memory[-1].bytes_per_s == 1e12
     save_best([node("c", fingerprint="other", dram=5e11)], force=True)
     assert calibrations.load("other").roofs.memory[-1].bytes_per_s == 5e11
+
+
+def test_two_calibrations_that_end_at_once_keep_the_best_of_both(tmp_path, monkeypatch):
+    monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
+
+    def slow(measured: Calibration) -> Calibration:
+        found = machine.best_known(measured)
+        time.sleep(0.2)  # until the other one has read too
+        return found
+
+    monkeypatch.setattr("rooflight.sampling.nodes.calibrate.best_known", slow)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: save_best([each]), (node("a", matrix=9e14), node("b", dram=2e12))))
+    kept = calibrations.load("abc").roofs
+    assert (kept.matrix_flops_per_s["bfloat16"], kept.memory[-1].bytes_per_s) == (1e15, 3e12)

@@ -71,14 +71,16 @@ def calibrate(
         return
     from rooflight.devices import calibrations
     from rooflight.machine import calibration
+    from rooflight.records.files import alone
     from rooflight.records.measurement import BUSY_SHARE
 
     with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
     saved_at: Path | None = None
     if not quick:
-        measured = measured if force else calibration.best_known(measured)
-        saved_at = calibrations.save(measured)
+        with alone(calibrations.folder()):
+            measured = measured if force else calibration.best_known(measured)
+            saved_at = calibrations.save(measured)
     outputs.write(calibration.report_of(measured, saved_at))
     if (share := calibration.busy_share(measured)) >= BUSY_SHARE:
         why = f"other programs took {share * 100:.0f} % of the CPU, so these roofs may be low"

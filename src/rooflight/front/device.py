@@ -20,6 +20,7 @@ from rooflight.devices.calibrations import DeviceKind
 from rooflight.devices.finding import HERE
 from rooflight.devices.spec import DeviceSpec
 from rooflight.devices.what_if import WhatIf
+from rooflight.records.files import alone
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.package import is_missing, need
 from rooflight.records.quantity import count_of
@@ -189,9 +190,10 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
         measured = calibration.raised(calibration.calibrate(place, announcer.done, threads=threads), measured)
         if calibration.busy_share(measured) >= BUSY_SHARE:
             _warn("these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet")
-    measured = calibration.best_known(measured)
     try:
-        calibrations.save(measured)
+        with alone(calibrations.folder()):
+            measured = calibration.best_known(measured)
+            calibrations.save(measured)
     except OSError as error:  # a read-only home is no reason to stop
         _warn(f"this calibration cannot be kept ({error}): set ROOFLIGHT_CACHE to a folder that can be written")
     return calibrations.device_of(measured)

@@ -13,6 +13,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.devices import calibrations
 from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
+from rooflight.records.files import alone
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import memory_time, unit_times
@@ -41,7 +42,7 @@ def with_evidence(analysis: Analysis) -> Analysis:
     higher = _raised(analysis.device, higher, passed) if passed else higher
     if higher == roofs:
         return before
-    _keep(mark, roofs, higher)
+    _keep(mark, before, higher)
     return Analysis(analysis.session, analysis.device.with_calibration(higher), analysis.target)
 
 
@@ -119,10 +120,17 @@ def _raised(device: DeviceSpec, roofs: Roofs, passed: Mapping[tuple[str, str], f
     )
 
 
-def _keep(fingerprint: str, before: Roofs, raised: Roofs) -> None:
+def _keep(fingerprint: str, before: Analysis, higher: Roofs) -> None:
     try:
-        known = calibrations.load(fingerprint) if fingerprint else None
-        if known is not None and known.roofs == before:
-            calibrations.save(replace(known, roofs=raised))
+        if not fingerprint or calibrations.load(fingerprint) is None:
+            return
+        with alone(calibrations.folder()):
+            known = calibrations.load(fingerprint)
+            if known is not None and known.roofs != before.device.calibrated:  # another process raised them meanwhile
+                now = Analysis(before.session, before.device.with_calibration(known.roofs), before.target)
+                passed = _passed(now, _MOST)
+                higher = _raised(now.device, known.roofs, passed) if passed else known.roofs
+            if known is not None and known.roofs != higher:
+                calibrations.save(replace(known, roofs=higher))
     except (OSError, ValueError) as error:
         logging.getLogger("rooflight").warning("rooflight: raised roofs are not kept: %s", error)

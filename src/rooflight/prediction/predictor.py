@@ -41,7 +41,7 @@ from rooflight.prediction.work.layouts import in_default_layout, in_its_layout
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.estimate import Estimate
-from rooflight.records.files import write_whole
+from rooflight.records.files import alone, write_whole
 from rooflight.records.quantity import count_of
 from rooflight.records.signature import OpSignature
 
@@ -153,7 +153,8 @@ class Predictor(Answers):
         """
         root = Path(folder)
         root.mkdir(parents=True, exist_ok=True)
-        write_manifest(root, write_models(root, self.models.values(), self.functions), learned_from)
+        with alone(root):
+            write_manifest(root, write_models(root, self.models.values(), self.functions), learned_from)
         return root
 
     def left_by_others(self, folder: Path | str) -> int:

@@ -11,6 +11,7 @@ that is not regular, and ``/dev/stdout`` wherever it leads, are written in place
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,19 @@ def write_all(folder: Path, contents: Mapping[str, str | bytes]) -> None:
             with suppress(OSError):  # somebody else's files are in it
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let no other process that asks for the same change a folder between reading and writing, where the file system
+    has locks. The folder is made if it is not there.
+    """
+    with ExitStack() as held:
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            held.callback(os.close, descriptor := os.open(folder, os.O_RDONLY))
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from rooflight.prediction.work.facts import (
     key_of_others,
     kind_of,
 )
-from rooflight.records.files import write_whole
+from rooflight.records.files import alone, write_whole
 
 SHIPPED_NAME: Final = "shipped"
 ENOUGH: Final = 200
@@ -163,13 +163,13 @@ def save_on(
     folder.mkdir(parents=True, exist_ok=True)
     for path, content in contents.items() if base.resolve() != folder.resolve() else ():
         write_whole(folder / path.name, content)
-    keys = write_models(folder, models, functions)
     digests = {path.name: sha256(content).hexdigest() for path, content in contents.items()}
     whole = "".join(f"{each} {digest}\n" for each, digest in digests.items())
     on = Base(
         name=name if name == SHIPPED_NAME else Path(name).resolve().name, sha256=sha256(whole.encode()).hexdigest()
     )
-    write_manifest(folder, keys, learned_from, on=on, inherited=listed)
+    with alone(folder):
+        write_manifest(folder, write_models(folder, models, functions), learned_from, on=on, inherited=listed)
     return folder
 
 
