@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import itertools
 import json
+import math
 import os
 import re
 import statistics
@@ -45,7 +46,7 @@ def main() -> int:
         answer: dict[str, float] | str = "no program in its logs"
         for program, own_ms in programs_of(repository, row, folders):
             answer, published = predicted(program, row), float(row["early_step_ms"] or row["step_avg_ms"])
-            if "not repeats" in row["notes"] and own_ms:  # the row has the mean of several programs
+            if "not repeats" in row["notes"]:  # the row has the mean of several programs
                 published = own_ms
             if not isinstance(answer, str) or "No module named" not in answer:
                 break
@@ -76,8 +77,8 @@ def summarize(found: list[tuple[str, float, float]]) -> None:
 
 
 def programs_of(repository: str, row: dict[str, str], folders: list[str]) -> Iterator[tuple[str, float]]:
-    """The programs at the heads of the logs in the row's folder, those of rows inside it left out, and what an early
-    step of each took by its log (ms; 0 where that has no times).
+    """The programs at the heads of the logs in the row's folder, those of rows inside it left out, and what a step
+    of each took by its log (ms), an early one where they change.
     """
     git = ["git", "-C", repository]
     listed = [*git, "ls-tree", "-r", "--name-only", "HEAD", row["source_file"]]
@@ -88,14 +89,15 @@ def programs_of(repository: str, row: dict[str, str], folders: list[str]) -> Ite
         text = subprocess.run([*git, "show", f"HEAD:{path}"], capture_output=True, check=True).stdout.decode()
         parts = [part for part in re.split(r"^={20,}\n", text, flags=re.M) if part.strip()]
         if len(parts) > 1 and "import torch" in parts[0]:
-            yield parts[0], early_step_ms(text)
+            changes = "early" in row["notes"] or "grows" in row["notes"]
+            yield parts[0], step_ms(text, until=0.25 if changes else 1.0)
 
 
-def early_step_ms(log: str) -> float:
-    """The mean of the first steps, 2 to 25 % of them, as the rows' ``early_step_ms``; 0 where the log has no times."""
+def step_ms(log: str, until: float) -> float:
+    """The mean of the steps after the first 2 % of them, ``until`` a share; NaN where the log has no times."""
     found = re.findall(r"^step:(\d+)/(\d+).*train_time:([\d.]+)ms", log, flags=re.M)
-    times = [(int(step), float(ms)) for step, steps, ms in found if 0.02 <= int(step) / int(steps) <= 0.25]
-    return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) if len(times) > 1 else 0.0
+    times = [(int(step), float(ms)) for step, steps, ms in found if 0.02 <= int(step) / int(steps) <= until]
+    return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0]) if len(times) > 1 else math.nan
 
 
 def predicted(program: str, row: dict[str, str]) -> dict[str, float] | str:
