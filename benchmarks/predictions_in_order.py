@@ -6,8 +6,9 @@ Of random shapes (each size log-uniform) one size is doubled, or grows by 1 to 8
 fall is a time below that of the smaller work. The goal: at most 0.5 % of the doublings fall by more than 5 %, none by
 more than 30 %. Of devices with the same chip and no fewer watts, the one with more bandwidth is never slower.
 
-Doublings of which both ends are like measured work count apart (*measured*): there rows show falls, above all where a
-larger size aligns rows better or fills its tiles. Were these levelled, held-out products would be off by more: those of
+Doublings of which both ends are like work that was measured, there or on a GPU that the device outdoes and so is no
+slower than, count apart (*measured*): there rows show falls, above all where a larger size aligns rows better or fills
+its tiles. Were these levelled, held-out products would be off by more: those of
 random ops on an H100 by 6.7 instead of 5.4 % (median), NeuSight's on a V100 by 5.3 instead of 4.8 % (mean).
 """
 
@@ -24,6 +25,8 @@ from numpy.typing import NDArray
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import Operator
 from rooflight.devices import get
+from rooflight.prediction.answers import _LESSER
+from rooflight.prediction.model.devices import outdone_by
 from rooflight.prediction.predictor import Predictor
 
 DEVICES = ("A100-SXM4-80GB", "H100-SXM5-80GB", "H200-SXM-141GB", "GH200-96GB", "B200-SXM", "V100-PCIE-32GB", "L4", "T4",
@@ -63,7 +66,8 @@ def sizes_of(operator: Operator) -> list[tuple[str, ...]]:
     names = [
         name for name in operator.parameters if name not in FIXED and not (name == "h" and "dim" in operator.parameters)
     ]
-    return [("h", "kv_heads") if name == "h" else (name,) for name in names if name != "kv_heads"]
+    grouped = "kv_heads" in operator.parameters
+    return [("h", "kv_heads") if name == "h" and grouped else (name,) for name in names if name != "kv_heads"]
 
 
 def falls(
@@ -83,7 +87,11 @@ def falls(
             step = 8 if name == "dim" and "h" in operator.parameters else 1
             grown[name][rows] += step * more[rows] if len(names) == 1 else 1
             doubled[name][rows] *= 2
-    (time_s, unlike), *larger = (answers(predictor, operator, each, dtype, device) for each in (shapes, grown, doubled))
+    asked = (shapes, grown, doubled)
+    (time_s, unlike), *larger = (answers(predictor, operator, each, dtype, device) for each in asked)
+    for lesser in outdone_by(get(device))[:_LESSER]:
+        there = [answers(predictor, operator, each, dtype, lesser.name)[1] for each in asked]
+        unlike, larger = unlike & there[0], [(s, u & v) for (s, u), v in zip(larger, there[1:], strict=True)]
     return np.concatenate([1 - each_s / time_s for each_s, _ in larger]), np.concatenate(
         [~(unlike | each) for _, each in larger]
     )

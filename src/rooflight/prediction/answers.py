@@ -15,7 +15,7 @@ import numpy as np
 from rooflight.devices.spec import DeviceSpec
 from rooflight.network.collectives import CollectiveKind
 from rooflight.prediction.model.corrections import ExpertFigures
-from rooflight.prediction.model.devices import familiarity, lesser_of_chip, most_reached, outdone_by
+from rooflight.prediction.model.devices import better_of_chip, familiarity, lesser_of_chip, outdone_by, reached_s
 from rooflight.prediction.model.model import FAMILIAR, Answer, Model
 from rooflight.prediction.model.monotone import (
     Batch,
@@ -33,7 +33,6 @@ from rooflight.prediction.work.facts import (
     ALL_REDUCE_KEY,
     ATTENTION_BACKWARD_KEY,
     ATTENTION_KEY,
-    FACTS,
     OTHER_REDUCTIONS_KEY,
     OTHERS_KEY,
     PRODUCT_KEY,
@@ -44,17 +43,20 @@ from rooflight.prediction.work.facts import (
     is_plain,
     key_of_others,
     kind_of,
-    on_lesser,
+    on_same_chip,
 )
 from rooflight.prediction.work.features import ALIGNED, ALIGNED_BYTES, MATRIX_UNITS, features_of, names_of
 from rooflight.prediction.work.floors import (
     beyond_read,
     has_launch,
+    kernels_s,
     least_by_blocks_s,
     least_kernel_s,
     least_slowdown,
-    small_collective_s,
+    shortest_of_s,
     small_kernel_s,
+    small_s,
+    takes_a_launch,
     with_launch,
 )
 from rooflight.records.estimate import Source
@@ -84,7 +86,9 @@ class Answers:
     """Estimates of works by the models that a subclass has."""
 
     _lesser: dict[str, tuple[DeviceSpec, ...]]
-    """Of devices by name, those of the same chip with less bandwidth."""
+    """Of devices by name, the lesser ones of the same chip."""
+    _better: dict[str, tuple[DeviceSpec, ...]]
+    """And those that it is a lesser one of."""
     _outdone_by: dict[str, list[DeviceSpec]]
     """Of devices by name, those that they outdo in everything."""
     _surfaces: dict[tuple[str, str, bytes, Groups], Surface]
@@ -172,7 +176,8 @@ class Answers:
             unlike &= ~self._measured(key, facts, device, model)
         parts = []
         if (rows := np.flatnonzero(~unlike)).size:
-            found = self._capped(key, facts[rows], device, self._as_answered(key, facts[rows], device))
+            found = self._no_slower(key, facts[rows], device, self._as_answered(key, facts[rows], device))
+            found = self._capped(key, facts[rows], device, found)
             parts.append((rows, self._no_slower(key, facts[rows], device, found, where_known=True)))
         if (rows := np.flatnonzero(unlike)).size:
             found = self._levelled(key, facts[rows], device)
@@ -206,10 +211,10 @@ class Answers:
                 self._surfaces[name] = Surface(key=key, facts=some, groups=groups, asked=asked, least=least)
             times[rows] = self._surfaces[name].at(facts[rows])
         time_s, low_s, high_s = times.T
-        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        time_s = np.maximum(time_s, shortest_of_s(key, facts, device))
         model, _ = self._model_for(key, facts, device)
         if key == PRODUCT_KEY and model is not None:
-            time_s = np.maximum(time_s, _reached_s(facts, device, model))
+            time_s = np.maximum(time_s, reached_s(facts, device, model.experts))
         lowest_s = np.maximum(facts[:, 0] * np.exp(least_slowdown(key, facts, device)), kernels_s(key, facts, device))
         found = Batch(
             time_s=time_s,
@@ -233,7 +238,7 @@ class Answers:
         rows = np.flatnonzero(_misaligned(values) & ~_misaligned(values, expert) & familiar)
         if not len(rows):
             return found
-        own = scattered(len(facts), [(rows, self._as_answered(PRODUCT_KEY, facts[rows], device))])
+        own = scattered(len(facts), [(rows, self._on_chip(PRODUCT_KEY, facts[rows], device))])
         usual_s = self._small_s(PRODUCT_KEY, facts, device, model)  # it was not measured
         return own.where(own.time_s > np.maximum(found.time_s, (1 + 1e-9) * usual_s), found)  # NaN is not more
 
@@ -260,29 +265,46 @@ class Answers:
         """
         everywhere = [(device, facts)]
         if kind_of(key) is not WorkKind.NETWORK:
-            everywhere += [(lesser, on_lesser(key, facts, device, lesser)) for lesser in self._lesser_of(device)]
+            everywhere += [(lesser, on_same_chip(key, facts, device, lesser)) for lesser in self._lesser_of(device)]
         usual_s, (known, beyond) = np.full(len(facts), inf), np.zeros((2, len(facts)), dtype=bool)
         for spec, works in everywhere:
             usual_s = np.minimum(usual_s, self._small_s(key, works, spec, self._model_for(key, works, spec)[0]))
             inside, below = self._known_below(key, works, spec, 0.0, inf)
             known, beyond = known | inside, beyond | below
-        least_s = _least_s(key, facts, device)
+        least_s = shortest_of_s(key, facts, device)
         usual_s = np.maximum(least_s, usual_s)
         return np.where(known, least_s, usual_s), np.where(beyond, least_s, usual_s)
 
     def _on_chip(self, key: str, facts: Floats, device: DeviceSpec) -> Batch:
-        return self._no_slower(key, facts, device, self._as_answered(key, facts, device))
+        found = self._no_slower(key, facts, device, self._as_answered(key, facts, device))
+        return self._no_faster(key, facts, device, found)
+
+    def _no_faster(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
+        """These estimates, of extrapolated works no shorter than where they were measured on a better device of the
+        same chip.
+        """
+        if kind_of(key) is WorkKind.NETWORK:
+            return found
+        rows = np.flatnonzero(found.extrapolated)
+        time_s, high_s = found.time_s.copy(), found.high_s.copy()
+        for better in self._better_of(device):
+            works = on_same_chip(key, facts[rows], device, better)
+            known = self._known(key, works, better)
+            there, which = self._as_answered(key, works[known], better), rows[known]
+            time_s[which] = np.maximum(time_s[which], there.time_s)
+            high_s[which] = np.maximum(high_s[which], there.high_s)
+        return replace(found, time_s=time_s, high_s=high_s)
 
     def _no_slower(
         self, key: str, facts: Floats, device: DeviceSpec, found: Batch, *, where_known: bool = False
     ) -> Batch:
-        """These estimates, of extrapolated works no longer than on devices of the same chip with less bandwidth.
+        """These estimates, of extrapolated works no longer than on lesser devices of the same chip.
         ``where_known``: only where these were measured, and of all works if its expert is off by more than theirs.
         """
         if kind_of(key) is WorkKind.NETWORK:
             return found
         for lesser in self._lesser_of(device):
-            works = on_lesser(key, facts, device, lesser)
+            works = on_same_chip(key, facts, device, lesser)
             models = (self._model_for(key, works, lesser)[0], self._of_others(key, works))
             model = models[0]
             taught = {name for each in models if each is not None for name in each.measured_devices}
@@ -308,6 +330,11 @@ class Answers:
             self._lesser[device.name] = lesser_of_chip(device)
         return self._lesser[device.name]
 
+    def _better_of(self, device: DeviceSpec) -> tuple[DeviceSpec, ...]:
+        if device.name not in self._better:
+            self._better[device.name] = better_of_chip(device)
+        return self._better[device.name]
+
     def _outdone(self, key: str, values: Floats, device: DeviceSpec) -> list[DeviceSpec]:
         """The devices with most bandwidth that a device outdoes in everything, and at which such work was measured."""
         model, _ = self._model_for(key, values, device)
@@ -329,7 +356,7 @@ class Answers:
         time_s = found.time_s.copy()
         for works in doubled(key, facts[rows]):
             time_s[rows] = np.minimum(time_s[rows], MOST_FALL * self._levelled(key, works, device).time_s)
-        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        time_s = np.maximum(time_s, shortest_of_s(key, facts, device))
         return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
 
     def _as_doubled(self, key: str, facts: Floats, device: DeviceSpec, found: Batch) -> Batch:
@@ -342,7 +369,7 @@ class Answers:
         there = self._capped(key, works[known], device, self._as_answered(key, works[known], device))
         time_s = found.time_s.copy()
         np.minimum.at(time_s, rows[known % len(rows)], MOST_FALL * there.time_s)
-        time_s = np.maximum(time_s, _least_s(key, facts, device))
+        time_s = np.maximum(time_s, shortest_of_s(key, facts, device))
         return replace(found, time_s=time_s, low_s=np.minimum(found.low_s, time_s))
 
     def _small_s(self, key: str, facts: Floats, device: DeviceSpec, model: Model | None) -> Floats:
@@ -350,7 +377,7 @@ class Answers:
         expert has in its times.
         """
         usual_s, expert = small_s(key, facts, device), None if model is None else model.expert(device)
-        if model is None or expert is None or not _takes_a_launch(key):
+        if model is None or expert is None or not takes_a_launch(key):
             return usual_s
         if (key, device.name) not in self._smallest:
             launched = with_launch(np.array([small_kernel_s(key, device)]), expert.launch_s).item()
@@ -422,10 +449,10 @@ class Answers:
         """
         bound_s, slowdown = facts[:, 0], answer.slowdown
         if key == PRODUCT_KEY:
-            least = np.log(np.maximum(bound_s, _reached_s(facts, device, model)) / bound_s)
+            least = np.log(np.maximum(bound_s, reached_s(facts, device, model.experts)) / bound_s)
             more = np.where(answer.known, 0.0, np.maximum(0.0, least - slowdown))
             answer = replace(answer, slowdown=slowdown + more, high=answer.high + more)
-        if not _takes_a_launch(key):
+        if not takes_a_launch(key):
             return answer
         usual_s = self._small_s(key, facts, device, model)
         tiny = ~answer.known & (bound_s < TINY * small_kernel_s(key, device)) & has_sizes(key, facts)
@@ -449,30 +476,6 @@ def _misaligned(values: Floats, taught: ExpertFigures | None = None) -> Mask:
     return np.asarray((bytes_ < most) & (units > 0))
 
 
-def _takes_a_launch(key: str) -> bool:
-    """Whether a tiny one takes as long whatever it computes: products, and ops on elements."""
-    return key == PRODUCT_KEY or (kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY)
-
-
-def _reached_s(facts: Floats, device: DeviceSpec, model: Model) -> Floats:
-    """Seconds [works] of products at the share of the matrix peak that measured ones have reached."""
-    items, compute_s = (facts[:, FACTS[WorkKind.PRODUCT].index(name)] for name in ("item", "compute_s"))
-    distinct, which = np.unique(items, return_inverse=True)
-    most = np.array([most_reached(model.experts, device, int(item)) for item in distinct])
-    return np.asarray(compute_s / np.exp(most[which.reshape(-1)]))
-
-
-def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    """Seconds [works] of as many of the device's shortest kernels as works of facts [works, facts] have ops."""
-    kind = kind_of(key)
-    ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
-    return np.asarray(ops * least_kernel_s(device))
-
-
-def _least_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    return np.maximum(facts[:, 0], kernels_s(key, facts, device))
-
-
 def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: Answer) -> Answer:
     """What a model of other ops answers, a read of one number no slower than a copy; unless launches are in it."""
     expert = model.expert(device)
@@ -481,12 +484,3 @@ def _as_read(key: str, facts: Floats, device: DeviceSpec, model: Model, answer: 
     less = beyond_read(key, facts, device, answer.slowdown)
     low = np.maximum(answer.low - less, np.minimum(0.0, answer.low))
     return replace(answer, slowdown=answer.slowdown - less, low=low, high=answer.high - less)
-
-
-def small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
-    """Seconds [works] that works of facts [works, facts] usually take at least that are unlike what was measured."""
-    shortest = kernels_s(key, facts, device)
-    if kind_of(key) is WorkKind.NETWORK:
-        ranks, nodes = facts[:, -2:].T
-        return np.maximum(shortest, small_collective_s(key, ranks / nodes, device))
-    return np.maximum(shortest, small_kernel_s(key, device))

@@ -18,7 +18,7 @@ from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, a
 from rooflight.devices import get
 from rooflight.devices.catalog import same_name
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.answers import Answers, kernels_s, small_s
+from rooflight.prediction.answers import Answers
 from rooflight.prediction.model import functions as functions_of
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest
 from rooflight.prediction.model.functions import Function
@@ -37,6 +37,7 @@ from rooflight.prediction.work.facts import (
     product_facts,
 )
 from rooflight.prediction.work.features import CHANNELS_LAST, features_of
+from rooflight.prediction.work.floors import kernels_s, small_s
 from rooflight.prediction.work.layouts import in_default_layout, in_its_layout
 from rooflight.prediction.work.precisions import as_measured, candidates, dtype_and_device
 from rooflight.records.dtypes import tensor_dtype
@@ -78,7 +79,7 @@ class Predictor(Answers):
         self._manifests = {folder: read_manifest(folder, whole=True) for folder in {path.parent for path in paths}}
         written = (path for path in paths if path.name.endswith(functions_of.SUFFIX))
         self.functions = (*functions, *(self._checked(path, functions_of.decode) for path in written))
-        self._lesser, self._outdone_by, self._surfaces, self._smallest = {}, {}, {}, {}
+        self._lesser, self._better, self._outdone_by, self._surfaces, self._smallest = {}, {}, {}, {}, {}
         self.operator_dict: dict[Any, Predictor] = {}  # what predict_operator has learned
 
     def __repr__(self) -> str:
@@ -212,12 +213,13 @@ class Predictor(Answers):
             for row, (ops, _) in enumerate(group):
                 estimate = Estimate(source=source, **{name: each[row].item() for name, each in alone.items()})
                 found[ops] = estimate if taught_layouts else in_its_layout(estimate, ops, spec)
+            launched = model is not None and model.expert(known) is not None
             unlike = [ops for (ops, _), each in zip(group, alone["extrapolated"], strict=True) if each]
             for lesser in self._outdone(key, values, spec) if unlike and not at_most else ():
                 for ops, there in self._estimates(unlike, lesser, at_most=True).items():
                     own = found[ops]
                     if own is not None and there is not None and not there.extrapolated:
-                        found[ops] = own.no_longer_than(there.on_device.time_s)
+                        found[ops] = own.no_longer_than(there.on_device.time_s, launched=launched)
         return found
 
     def _alone(self, key: str, values: Floats, device: DeviceSpec) -> dict[str, Any]:
@@ -337,7 +339,9 @@ class Predictor(Answers):
                 most_s = np.minimum(most_s, np.where(there.extrapolated, inf, there.time_s))
             rows, most_s = rows[most_s < inf], np.maximum(found.bound_s[rows], most_s)[most_s < inf]
             launches_s = self._launches_s(each.key, each.values[rows], known, found.of(rows))
-            found = found.no_longer_than(rows, most_s, launches_s)
+            model, _ = self._model_for(each.key, each.values, known)
+            launched = model is not None and model.expert(known) is not None
+            found = found.no_longer_than(rows, most_s, launches_s, launched=launched)
             parts.append((each.rows, found))
         return scattered(len(next(iter(columns.values()))), parts)
 

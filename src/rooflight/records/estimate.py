@@ -39,13 +39,16 @@ class Estimate:
         """
         return self.low_s < self.bound_s
 
-    def no_longer_than(self, time_s: float) -> Estimate:
-        """The same where the device takes no longer than ``time_s``, or than its bound."""
+    def no_longer_than(self, time_s: float, *, launched: bool) -> Estimate:
+        """The same where the device takes no longer than ``time_s``, or than its bound; with the launch if work is
+        ``launched`` where it is measured.
+        """
         least_s = max(time_s, self.bound_s)
         if self.on_device.time_s <= least_s:
             return self
-        low_s, kernels_s = min(self.low_s, least_s), min(self.kernels_s, least_s)
-        return replace(self, time_s=least_s, low_s=low_s, launch_s=0.0, kernels_s=kernels_s)
+        launch_s = self.launch_s if launched else 0.0
+        low_s, kernels_s = min(self.low_s, least_s + launch_s), min(self.kernels_s, least_s)
+        return replace(self, time_s=least_s + launch_s, low_s=low_s, launch_s=launch_s, kernels_s=kernels_s)
 
     def with_bound(self, bound_s: float) -> Estimate:
         """The same, not below this bound: it may have been made with another."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rooflight.devices import catalog
 from rooflight.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import ExpertFigures
-from rooflight.prediction.work.facts import Floats, WorkKind, kind_of
+from rooflight.prediction.work.facts import FACTS, Floats, WorkKind, kind_of
 from rooflight.prediction.work.features import FAR_FROM_RIDGE, MATRIX_UNITS, names_of
 
 _SCALES: Final[Mapping[str, float]] = {"bandwidth": 1.0, "peak": 1.0, "unit": 0.7, "capability": 1.0}
@@ -313,16 +313,26 @@ def _datasheets() -> Iterator[DeviceSpec]:
 
 
 def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
-    """Devices of the catalog with the same chip, as many units and FLOP/s, but less bandwidth and no more watts."""
+    """Devices of the catalog with the same chip, as many units and FLOP/s; less bandwidth or fewer watts, no more."""
+    return tuple(each for each in _of_chip(device) if _is_lesser(each, device))
+
+
+def better_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
+    """Devices of the catalog of which this one is a lesser one of the chip."""
+    return tuple(each for each in _of_chip(device) if _is_lesser(device, each))
+
+
+def _of_chip(device: DeviceSpec) -> Iterator[DeviceSpec]:
     own = device_traits(device)
+    for each in _datasheets():
+        its = device_traits(each)
+        if all(abs(own.get(name, 0.0) - its.get(name, 1.0)) < _SAME_CHIP for name in ("peak", "unit", "capability")):
+            yield each
 
-    def is_lesser(other: DeviceSpec) -> bool:
-        its = device_traits(other)
-        same = all(abs(own.get(name, 0.0) - its.get(name, 1.0)) < _SAME_CHIP for name in ("peak", "unit", "capability"))
-        less = (other.dram_bytes_per_s or 0) < (device.dram_bytes_per_s or 0)
-        return same and less and (other.tdp_w or 0) <= (device.tdp_w or 0)
 
-    return tuple(each for each in _datasheets() if each.name != device.name and is_lesser(each))
+def _is_lesser(one: DeviceSpec, other: DeviceSpec) -> bool:
+    its, others = ((each.dram_bytes_per_s or 0.0, each.tdp_w or 0.0) for each in (one, other))
+    return its != others and its[0] <= others[0] and its[1] <= others[1]
 
 
 def outdone_by(device: DeviceSpec) -> list[DeviceSpec]:
@@ -352,3 +362,11 @@ def most_reached(experts: Iterable[ExpertFigures], device: DeviceSpec, item: int
     trait, own = PRODUCTS.get(item, ""), device_traits(device)
     found = {expert.device: expert.traits[trait] for expert in experts if trait in expert.traits}
     return own.get(trait, found.get(device.name, max(found.values(), default=0.0)))
+
+
+def reached_s(facts: Floats, device: DeviceSpec, experts: Iterable[ExpertFigures]) -> Floats:
+    """Seconds [works] of products at the share of the matrix peak that measured ones have reached."""
+    items, compute_s = (facts[:, FACTS[WorkKind.PRODUCT].index(name)] for name in ("item", "compute_s"))
+    distinct, which = np.unique(items, return_inverse=True)
+    most = np.array([most_reached(list(experts), device, int(item)) for item in distinct])
+    return np.asarray(compute_s / np.exp(most[which.reshape(-1)]))

@@ -22,7 +22,7 @@ from rooflight.prediction.model.devices import averaged, blended, bound_elsewher
 from rooflight.prediction.model.packing import Learner
 from rooflight.prediction.model.smooth import Smooth
 from rooflight.prediction.model.trees import Trees
-from rooflight.prediction.work.facts import Floats
+from rooflight.prediction.work.facts import PRODUCT_KEY, Floats, product_facts
 from rooflight.prediction.work.features import features_of, names_of, over_bound, size_features, steady_features
 from rooflight.prediction.work.floors import least_slowdown, small_kernel_s, usual_slowdown, with_launch, without_launch
 
@@ -30,6 +30,11 @@ FAMILIAR: Final = 0.8
 """Of less familiar work an expert's own answer is not trusted alone: a size 11 % below the least that it was shown."""
 TWINS: Final = 0.3
 """The likeness from which devices are nearly the same."""
+_SMALL_PRODUCTS: Final[tuple[Floats, Floats, Floats]] = tuple(
+    each.reshape(-1) for each in np.meshgrid(*[np.floor(2 ** np.arange(0.0, 11, 0.7))] * 3)
+)
+"""Sizes of products, aligned and not."""
+_SMALLEST: Final = 0.1
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 
 
@@ -217,13 +222,22 @@ class Model:
         return known
 
     def smallest_s(self, device: DeviceSpec) -> float:
-        """Seconds that the device's own expert answers of work as small as any that it learned from; infinite without
-        one.
+        """Seconds that the device's own expert answers of work as small as any that it learned from, and of products
+        those that a tenth of the smallest take less than; infinite without one.
         """
         expert = self.expert(device)
         if expert is None or self.usual or "ops" not in names_of(self.key):
             return inf
-        return float(np.exp(expert.low[0] + expert.predict(self.key, expert.low[None])[0]))
+        found = float(np.exp(expert.low[0] + expert.predict(self.key, expert.low[None])[0]))
+        for dtype in ("float32", "bfloat16") if self.key == PRODUCT_KEY else ():
+            if device.matrix_peak(dtype) is not None:
+                facts = product_facts(*_SMALL_PRODUCTS, dtype, device)
+                facts = facts[self.knows(features_of(self.key, facts, device), device, self.key)]
+                if len(facts):
+                    facts = facts[facts[:, 0] <= np.quantile(facts[:, 0], _SMALLEST)]
+                    times = facts[:, 0] * np.exp(self.answer(facts, device, self.key).slowdown)
+                    found = min(found, float(np.quantile(times, _SMALLEST)))
+        return found
 
     def near_rows(self, values: Floats, device: DeviceSpec) -> Mask:
         """Which rows of features [rows, features] are of sizes that the device's own expert or a correction learned

@@ -38,10 +38,12 @@ class Batch:
         """These where ``which`` [works] is true, elsewhere ``others``."""
         return Batch(**{name: np.where(which, each, others.columns[name]) for name, each in self.columns.items()})
 
-    def no_longer_than(self, rows: Integers, most_s: Floats, launches_s: Floats) -> Batch:
-        """These, some of them shorter: where what is left without a launch is more than ``most_s``, that [rows]."""
+    def no_longer_than(self, rows: Integers, most_s: Floats, launches_s: Floats, *, launched: bool) -> Batch:
+        """These, some of them shorter: where what is left without a launch is more than ``most_s``, that [rows], with
+        the launch if they are ``launched`` where they are measured.
+        """
         more = self.time_s[rows] - launches_s > most_s
-        rows, most_s = rows[more], most_s[more]
+        rows, most_s = rows[more], (most_s + launches_s * launched)[more]
         time_s, low_s = self.time_s.copy(), self.low_s.copy()
         time_s[rows], low_s[rows] = most_s, np.minimum(low_s[rows], most_s)
         return replace(self, time_s=time_s, low_s=low_s)

@@ -245,11 +245,11 @@ def forward_of(facts: Floats) -> Floats:
     return forward
 
 
-def on_lesser(key: str, facts: Floats, device: DeviceSpec, lesser: DeviceSpec) -> Floats:
-    """Facts [works, facts] on a device of the same chip with less bandwidth."""
+def on_same_chip(key: str, facts: Floats, device: DeviceSpec, other: DeviceSpec) -> Floats:
+    """Facts [works, facts] on another device of the same chip, with its bandwidth."""
     names, new = FACTS[kind_of(key)], facts.copy()
     compute, memory = names.index("compute_s"), names.index("memory_s")
-    new[:, memory] *= (device.dram_bytes_per_s or 1.0) / (lesser.dram_bytes_per_s or 1.0)
+    new[:, memory] *= (device.dram_bytes_per_s or 1.0) / (other.dram_bytes_per_s or 1.0)
     roofs = (np.maximum(each[:, compute], each[:, memory]) for each in (new, facts))
     new[:, 0] *= np.divide(*roofs)
     return new

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.devices.spec import DeviceSpec
-from rooflight.prediction.work.facts import FACTS, OTHER_REDUCTIONS_KEY, Floats, WorkKind, key_of_others, kind_of
+from rooflight.prediction.work.facts import (
+    FACTS,
+    OTHER_REDUCTIONS_KEY,
+    PRODUCT_KEY,
+    Floats,
+    WorkKind,
+    key_of_others,
+    kind_of,
+)
 from rooflight.roofline.bound import UNLISTED_CACHE_BYTES
 
 INSIDE: Final = 0.55
@@ -179,3 +187,29 @@ def least_slowdown(key: str, facts: Floats, device: DeviceSpec) -> Floats:
 def cache_bytes(device: DeviceSpec) -> int:
     """What the last cache holds; on a part of which none is listed, what it may hold."""
     return max((level.capacity_bytes or 0 for level in device.memory[:-1]), default=0) or UNLISTED_CACHE_BYTES
+
+
+def takes_a_launch(key: str) -> bool:
+    """Whether a tiny one takes as long whatever it computes: products, and ops on elements."""
+    return key == PRODUCT_KEY or (kind_of(key) is WorkKind.ROWS and key_of_others(key) != OTHER_REDUCTIONS_KEY)
+
+
+def kernels_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] of as many of the device's shortest kernels as works of facts [works, facts] have ops."""
+    kind = kind_of(key)
+    ops = np.ones(len(facts)) if kind is WorkKind.NETWORK else facts[:, FACTS[kind].index("ops")]
+    return np.asarray(ops * least_kernel_s(device))
+
+
+def shortest_of_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] below which no work is: its bound, and its kernels."""
+    return np.maximum(facts[:, 0], kernels_s(key, facts, device))
+
+
+def small_s(key: str, facts: Floats, device: DeviceSpec) -> Floats:
+    """Seconds [works] that works of facts [works, facts] usually take at least that are unlike what was measured."""
+    shortest = kernels_s(key, facts, device)
+    if kind_of(key) is WorkKind.NETWORK:
+        ranks, nodes = facts[:, -2:].T
+        return np.maximum(shortest, small_collective_s(key, ranks / nodes, device))
+    return np.maximum(shortest, small_kernel_s(key, device))
