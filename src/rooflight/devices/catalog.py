@@ -62,6 +62,11 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(_files()))
 
 
+def datasheets() -> tuple[DeviceSpec, ...]:
+    """Every device, in the order of ``names``."""
+    return tuple(_load(path) for _, path in sorted(_files().items()))
+
+
 def same_name(one: str, other: str) -> bool:
     """Whether two names differ at most in capitals, blanks and marks."""
     return _squeezed(one) == _squeezed(other)

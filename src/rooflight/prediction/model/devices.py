@@ -308,10 +308,6 @@ def reached_products(key: str, values: Floats, slowdown: Floats) -> dict[str, fl
     return found
 
 
-def _datasheets() -> Iterator[DeviceSpec]:
-    return map(catalog.datasheet, catalog.names())
-
-
 def lesser_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
     """Devices of the catalog with the same chip, as many units and FLOP/s; less bandwidth or fewer watts, no more."""
     return tuple(each for each in _of_chip(device) if _is_lesser(each, device))
@@ -324,7 +320,7 @@ def better_of_chip(device: DeviceSpec) -> tuple[DeviceSpec, ...]:
 
 def _of_chip(device: DeviceSpec) -> Iterator[DeviceSpec]:
     own = device_traits(device)
-    for each in _datasheets():
+    for each in catalog.datasheets():
         its = device_traits(each)
         if all(abs(own.get(name, 0.0) - its.get(name, 1.0)) < _SAME_CHIP for name in ("peak", "unit", "capability")):
             yield each
@@ -347,7 +343,7 @@ def outdone_by(device: DeviceSpec) -> list[DeviceSpec]:
     own, bandwidth = roofs(device), device.dram_bytes_per_s or 0.0
     found = [
         each
-        for each in _datasheets()
+        for each in catalog.datasheets()
         if (each.vendor, each.kind) == (device.vendor, "cuda")
         and 0 < (each.dram_bytes_per_s or 0.0) < bandwidth
         and all(its <= mine for its, mine in zip(roofs(each), own, strict=True))
