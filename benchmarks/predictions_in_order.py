@@ -8,8 +8,8 @@ more than 30 %. Of devices with the same chip and no fewer watts, the one with m
 
 Doublings of which both ends are like work that was measured, there or on a GPU that the device outdoes and so is no
 slower than, count apart (*measured*): there rows show falls, above all where a larger size aligns rows better or fills
-its tiles. Were these levelled, held-out products would be off by more: those of
-random ops on an H100 by 6.7 instead of 5.4 % (median), NeuSight's on a V100 by 5.3 instead of 4.8 % (mean).
+its tiles. Were these levelled, held-out products would be off by more: those of random ops on an H100 by 6.7 instead of
+5.4 % (median), NeuSight's on a V100 by 5.3 instead of 4.8 % (mean).
 """
 
 from __future__ import annotations

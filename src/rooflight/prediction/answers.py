@@ -325,6 +325,11 @@ class Answers:
             found = shorter.where(shorter.time_s < found.time_s, found)  # NaN is not less
         return found
 
+    def _is_launched(self, key: str, facts: Floats, device: DeviceSpec) -> bool:
+        """Whether a launch that is answered was measured on the device itself."""
+        model, _ = self._model_for(key, facts, device)
+        return model is not None and model.expert(device) is not None
+
     def _lesser_of(self, device: DeviceSpec) -> tuple[DeviceSpec, ...]:
         if device.name not in self._lesser:
             self._lesser[device.name] = lesser_of_chip(device)

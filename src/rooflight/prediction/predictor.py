@@ -213,7 +213,7 @@ class Predictor(Answers):
             for row, (ops, _) in enumerate(group):
                 estimate = Estimate(source=source, **{name: each[row].item() for name, each in alone.items()})
                 found[ops] = estimate if taught_layouts else in_its_layout(estimate, ops, spec)
-            launched = model is not None and model.expert(known) is not None
+            launched = self._is_launched(key, values, known)
             unlike = [ops for (ops, _), each in zip(group, alone["extrapolated"], strict=True) if each]
             for lesser in self._outdone(key, values, spec) if unlike and not at_most else ():
                 for ops, there in self._estimates(unlike, lesser, at_most=True).items():
@@ -339,8 +339,7 @@ class Predictor(Answers):
                 most_s = np.minimum(most_s, np.where(there.extrapolated, inf, there.time_s))
             rows, most_s = rows[most_s < inf], np.maximum(found.bound_s[rows], most_s)[most_s < inf]
             launches_s = self._launches_s(each.key, each.values[rows], known, found.of(rows))
-            model, _ = self._model_for(each.key, each.values, known)
-            launched = model is not None and model.expert(known) is not None
+            launched = self._is_launched(each.key, each.values, known)
             found = found.no_longer_than(rows, most_s, launches_s, launched=launched)
             parts.append((each.rows, found))
         return scattered(len(next(iter(columns.values()))), parts)

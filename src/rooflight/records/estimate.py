@@ -40,8 +40,8 @@ class Estimate:
         return self.low_s < self.bound_s
 
     def no_longer_than(self, time_s: float, *, launched: bool) -> Estimate:
-        """The same where the device takes no longer than ``time_s``, or than its bound; with the launch if work is
-        ``launched`` where it is measured.
+        """The same where the device takes no longer than ``time_s``, or than its bound. The launch stays if it is
+        ``launched``: measured on the device itself.
         """
         least_s = max(time_s, self.bound_s)
         if self.on_device.time_s <= least_s:

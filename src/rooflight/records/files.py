@@ -11,7 +11,6 @@ that is not regular, and ``/dev/stdout`` wherever it leads, are written in place
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator, Mapping
@@ -65,7 +64,9 @@ def alone(folder: Path) -> Iterator[None]:
     has locks. The folder is made if it is not there.
     """
     with ExitStack() as held:
-        with suppress(OSError):
+        with suppress(OSError, ImportError):
+            import fcntl  # which Windows lacks
+
             folder.mkdir(parents=True, exist_ok=True)
             held.callback(os.close, descriptor := os.open(folder, os.O_RDONLY))
             fcntl.flock(descriptor, fcntl.LOCK_EX)

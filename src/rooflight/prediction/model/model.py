@@ -35,6 +35,7 @@ _SMALL_PRODUCTS: Final[tuple[Floats, Floats, Floats]] = tuple(
 )
 """Sizes of products, aligned and not."""
 _SMALLEST: Final = 0.1
+"""The share of them that are small, and of these the share that may take less than small ones do."""
 _MOST_SPREAD: Final = 3.0  # as a logarithm, of the size of a spread
 
 
@@ -222,8 +223,8 @@ class Model:
         return known
 
     def smallest_s(self, device: DeviceSpec) -> float:
-        """Seconds that the device's own expert answers of work as small as any that it learned from, and of products
-        those that a tenth of the smallest take less than; infinite without one.
+        """Seconds that the device's own expert answers of work as small as any that it learned from, of products no
+        more than nine in ten of the smallest take; infinite without one.
         """
         expert = self.expert(device)
         if expert is None or self.usual or "ops" not in names_of(self.key):

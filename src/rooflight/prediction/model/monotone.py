@@ -39,8 +39,8 @@ class Batch:
         return Batch(**{name: np.where(which, each, others.columns[name]) for name, each in self.columns.items()})
 
     def no_longer_than(self, rows: Integers, most_s: Floats, launches_s: Floats, *, launched: bool) -> Batch:
-        """These, some of them shorter: where what is left without a launch is more than ``most_s``, that [rows], with
-        the launch if they are ``launched`` where they are measured.
+        """These, some of them shorter: where what is left without a launch is more than ``most_s``, that [rows]. A
+        launch stays if it is ``launched``: measured on the device itself.
         """
         more = self.time_s[rows] - launches_s > most_s
         rows, most_s = rows[more], (most_s + launches_s * launched)[more]
