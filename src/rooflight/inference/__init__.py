@@ -12,29 +12,29 @@ from typing import TYPE_CHECKING
 from rooflight.records.package import lazy_exports
 
 if TYPE_CHECKING:
-    from rooflight.inference.config import ENGINE_BUCKET_ORDER as ENGINE_BUCKET_ORDER
-    from rooflight.inference.config import MODEL_BUCKET_ORDER as MODEL_BUCKET_ORDER
-    from rooflight.inference.config import ProfilerConfig as ProfilerConfig
-    from rooflight.inference.config import generate_run_name as generate_run_name
-    from rooflight.inference.engines.hooks import register_engine_mapping as register_engine_mapping
-    from rooflight.inference.engines.mapping import EngineMapping as EngineMapping
-    from rooflight.inference.engines.module_buckets import register_module_bucket as register_module_bucket
-    from rooflight.inference.generation.decoding import Generation as Generation
-    from rooflight.inference.generation.decoding import decode as decode
-    from rooflight.inference.generation.speculative import SpeculativeGeneration as SpeculativeGeneration
-    from rooflight.inference.generation.speculative import speculative_decode as speculative_decode
-    from rooflight.inference.profiler import NullProfiler as NullProfiler
-    from rooflight.inference.profiler import Profiler as Profiler
-    from rooflight.inference.profiler import get_active_profiler as get_active_profiler
-    from rooflight.inference.profiler import register_active_profiler as register_active_profiler
-    from rooflight.inference.profiler import release_active_profiler as release_active_profiler
-    from rooflight.inference.saving import merge_ranks as merge_ranks
-    from rooflight.inference.speculation import expected_tokens as expected_tokens
-    from rooflight.inference.speculation import predicted_speedup as predicted_speedup
-    from rooflight.inference.timers import attention_compute_timer as attention_compute_timer
-    from rooflight.inference.timers import cpu_bucket_timer as cpu_bucket_timer
-    from rooflight.inference.timers import cuda_bucket_timer as cuda_bucket_timer
-    from rooflight.inference.timers import rope_compute_timer as rope_compute_timer
+    from .config import ENGINE_BUCKET_ORDER as ENGINE_BUCKET_ORDER
+    from .config import MODEL_BUCKET_ORDER as MODEL_BUCKET_ORDER
+    from .config import ProfilerConfig as ProfilerConfig
+    from .config import generate_run_name as generate_run_name
+    from .engines.hooks import register_engine_mapping as register_engine_mapping
+    from .engines.mapping import EngineMapping as EngineMapping
+    from .engines.module_buckets import register_module_bucket as register_module_bucket
+    from .generation.decoding import Generation as Generation
+    from .generation.decoding import decode as decode
+    from .generation.speculative import SpeculativeGeneration as SpeculativeGeneration
+    from .generation.speculative import speculative_decode as speculative_decode
+    from .profiler import NullProfiler as NullProfiler
+    from .profiler import Profiler as Profiler
+    from .profiler import get_active_profiler as get_active_profiler
+    from .profiler import register_active_profiler as register_active_profiler
+    from .profiler import release_active_profiler as release_active_profiler
+    from .saving import merge_ranks as merge_ranks
+    from .speculation import expected_tokens as expected_tokens
+    from .speculation import predicted_speedup as predicted_speedup
+    from .timers import attention_compute_timer as attention_compute_timer
+    from .timers import cpu_bucket_timer as cpu_bucket_timer
+    from .timers import cuda_bucket_timer as cuda_bucket_timer
+    from .timers import rope_compute_timer as rope_compute_timer
 
 _NAMES = {
     "config": "ENGINE_BUCKET_ORDER MODEL_BUCKET_ORDER ProfilerConfig generate_run_name",

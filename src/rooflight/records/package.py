@@ -5,10 +5,10 @@ the libraries that they need, its version, and the functions that draw reports.
 is analysed without torch and ``rooflight --help`` imports none of what it names. A package's ``__init__`` is::
 
     if TYPE_CHECKING:  # for type checkers and editors
-        from rooflight.study.loop import run as run
+        from .loop import run as run
 
     __all__ = ["run"]
-    __getattr__, __dir__ = lazy_exports(__name__, {"run": "rooflight.study.loop"})
+    __getattr__, __dir__ = lazy_exports(__name__, {"run": f"{__name__}.loop"})
 
 ``reporting`` draws reports. It is above the rooms whose nouns are shown, so that they cannot import it: the package
 itself (``rooflight/__init__``), which is above all rooms, announces the functions that draw.

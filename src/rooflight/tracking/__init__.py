@@ -15,33 +15,34 @@ from rooflight.records.package import lazy_exports
 
 if TYPE_CHECKING:
     from rooflight.capture.phases import sol_nvtx_range as sol_nvtx_range
-    from rooflight.tracking.functions import FunctionalPatcher as FunctionalPatcher
-    from rooflight.tracking.layers import LayerSOLHooks as LayerSOLHooks
-    from rooflight.tracking.layers import sol_profile as sol_profile
-    from rooflight.tracking.loop import Tracker as Tracker
-    from rooflight.tracking.loop import add_sol_arguments as add_sol_arguments
-    from rooflight.tracking.loop import initialize_sol as initialize_sol
-    from rooflight.tracking.loop import log_training_sol as log_training_sol
-    from rooflight.tracking.loop import shutdown_sol as shutdown_sol
-    from rooflight.tracking.operations import OpRecord as OpRecord
-    from rooflight.tracking.operations import OpType as OpType
-    from rooflight.tracking.operations import TensorShape as TensorShape
-    from rooflight.tracking.operations import get_current_device_spec as get_current_device_spec
+
+    from .functions import FunctionalPatcher as FunctionalPatcher
+    from .layers import LayerSOLHooks as LayerSOLHooks
+    from .layers import sol_profile as sol_profile
+    from .loop import Tracker as Tracker
+    from .loop import add_sol_arguments as add_sol_arguments
+    from .loop import initialize_sol as initialize_sol
+    from .loop import log_training_sol as log_training_sol
+    from .loop import shutdown_sol as shutdown_sol
+    from .operations import OpRecord as OpRecord
+    from .operations import OpType as OpType
+    from .operations import TensorShape as TensorShape
+    from .operations import get_current_device_spec as get_current_device_spec
 
 _HOMES = {
-    "FunctionalPatcher": "rooflight.tracking.functions",
-    "LayerSOLHooks": "rooflight.tracking.layers",
-    "OpRecord": "rooflight.tracking.operations",
-    "OpType": "rooflight.tracking.operations",
-    "TensorShape": "rooflight.tracking.operations",
-    "Tracker": "rooflight.tracking.loop",
-    "add_sol_arguments": "rooflight.tracking.loop",
-    "get_current_device_spec": "rooflight.tracking.operations",
-    "initialize_sol": "rooflight.tracking.loop",
-    "log_training_sol": "rooflight.tracking.loop",
-    "shutdown_sol": "rooflight.tracking.loop",
+    "FunctionalPatcher": f"{__name__}.functions",
+    "LayerSOLHooks": f"{__name__}.layers",
+    "OpRecord": f"{__name__}.operations",
+    "OpType": f"{__name__}.operations",
+    "TensorShape": f"{__name__}.operations",
+    "Tracker": f"{__name__}.loop",
+    "add_sol_arguments": f"{__name__}.loop",
+    "get_current_device_spec": f"{__name__}.operations",
+    "initialize_sol": f"{__name__}.loop",
+    "log_training_sol": f"{__name__}.loop",
+    "shutdown_sol": f"{__name__}.loop",
     "sol_nvtx_range": "rooflight.capture.phases",
-    "sol_profile": "rooflight.tracking.layers",
+    "sol_profile": f"{__name__}.layers",
 }
 
 __all__ = [*_HOMES]  # noqa: PLE0604 - names of the table above
