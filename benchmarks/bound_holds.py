@@ -7,10 +7,10 @@ import sys
 import numpy as np
 
 import rooflight as rl
-from rooflight.capture.time.measure import joined_share
 from rooflight.roofline.tables.tables import shapes_text
-from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.steps import make_step
+from rooflight.sources.capture.time.measure import joined_share
+from rooflight.sources.workloads.presets import PRESETS
+from rooflight.sources.workloads.steps import make_step
 
 
 def main(names: list[str]) -> int:

@@ -35,8 +35,8 @@ import rooflight as rl
 from rooflight.devices import get
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.problem_step import load_problem
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.problem_step import load_problem
 
 ONE_BY_ONE = ("eager", "cudagraphs")
 TIMED_IN_FLOAT16 = ("large", "97_ScaledDotProductAttention.py")

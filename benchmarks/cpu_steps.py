@@ -32,7 +32,7 @@ import transformers
 from csv_results import write_csv
 
 import rooflight as rl
-from rooflight.machine.cpu_load import Bystander
+from rooflight.hardware.machine.cpu_load import Bystander
 
 FOLDER = Path(tempfile.mkdtemp(prefix="rooflight-cpu-steps-"))
 SEQUENCE = 128

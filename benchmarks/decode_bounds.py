@@ -42,9 +42,9 @@ from transformers import LlamaConfig, PreTrainedConfig, Starcoder2Config
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
-from rooflight.workloads.build import build_model, quiet_transformers
-from rooflight.workloads.caches import HeldLayer, held_cache
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.sources.workloads.build import build_model, quiet_transformers
+from rooflight.sources.workloads.caches import HeldLayer, held_cache
 
 TABLES = (
     "gpt_fast_decode",

@@ -115,8 +115,8 @@ def one(name: str, program: str, folder: Path) -> None:
     import torch
     from msgspec.structs import replace
 
-    from rooflight.compiling.bench.child import Request, compiled, opened
-    from rooflight.compiling.options import Options
+    from rooflight.studies.compiling.bench.child import Request, compiled, opened
+    from rooflight.studies.compiling.options import Options
 
     torch.set_num_threads(1)
     preset = PRESETS.get(name)
@@ -167,9 +167,9 @@ def scored(name: str, folder: Path) -> Score | None:
 def predicted(name: str):
     import gain_workloads
 
-    from rooflight.compiling.bench.benchmark import Matrix
-    from rooflight.compiling.bench.predicted import predict
-    from rooflight.compiling.options import Options
+    from rooflight.studies.compiling.bench.benchmark import Matrix
+    from rooflight.studies.compiling.bench.predicted import predict
+    from rooflight.studies.compiling.options import Options
 
     preset, mode = PRESETS.get(name, (name if "-" in name else f"{gain_workloads.__file__}:{name}", None))
     options = Options(step=mode, small=name in PRESETS)

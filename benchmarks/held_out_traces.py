@@ -20,7 +20,7 @@ from taught import Tables, coarse, measured_traces
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.network.collectives import kind_of
+from rooflight.hardware.network.collectives import kind_of
 from rooflight.prediction.read.measured import MeasuredOps, measured_ops
 from rooflight.roofline.bound import as_it_ran
 

@@ -179,7 +179,7 @@ def costs() -> dict[str, float]:
 
 def _settle() -> None:
     """What a loop does once all is decided, without waiting for it."""
-    from rooflight.compiling.hot.loop import _loops
+    from rooflight.studies.compiling.hot.loop import _loops
 
     for loop in list(_loops):
         loop.stop()

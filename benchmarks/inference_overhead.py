@@ -30,7 +30,7 @@ from rooflight.inference import (
     register_active_profiler,
     release_active_profiler,
 )
-from rooflight.inference.engines.mapping import Bucket, EngineMapping, Reads, Step
+from rooflight.studies.inference.engines.mapping import Bucket, EngineMapping, Reads, Step
 
 ROUNDS = 25
 CALLS = 4_000

@@ -18,7 +18,7 @@ def rooflight_run() -> None:
 
     import rooflight as rl
     from rooflight.costs.registry import registered
-    from rooflight.workloads.steps import make_step
+    from rooflight.sources.workloads.steps import make_step
 
     _ = rl.record, rl.analyze, list(registered())
     make_step("gpt2", step="train", small=True)  # transformers imports a model's file when it is first named
@@ -49,7 +49,7 @@ def flop_counter_run() -> None:
     from torch.utils.flop_counter import FlopCounterMode
     from transformers import LlamaForCausalLM  # noqa: F401
 
-    from rooflight.workloads.steps import make_step
+    from rooflight.sources.workloads.steps import make_step
 
     make_step("gpt2", step="train", small=True)
     start = time.perf_counter()

@@ -29,11 +29,11 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import rooflight as rl
-from rooflight.capture.run.elsewhere import Program
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import find_device
 from rooflight.front.elsewhere import record_elsewhere
 from rooflight.records.timeline import StepKind
+from rooflight.sources.capture.run.elsewhere import Program
 
 HERE = Path(__file__).resolve()
 DEVICE, CLOCK_HZ = "B200-SXM", 1.2e9

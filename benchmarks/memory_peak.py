@@ -76,7 +76,7 @@ def inference(arguments: argparse.Namespace, *, use_cache: bool) -> Make:
 
 def preset(name: str, mode: str) -> Make:
     def make() -> Case:
-        from rooflight.workloads.steps import make_step
+        from rooflight.sources.workloads.steps import make_step
 
         step = make_step(name, step=mode, small=True, device="cpu")
         step.run()
@@ -87,7 +87,7 @@ def preset(name: str, mode: str) -> Make:
 
 def all_presets() -> None:
     """What kernels take inside, which no op shows, differs from model to model: shown, not judged."""
-    from rooflight.workloads.presets import PRESETS
+    from rooflight.sources.workloads.presets import PRESETS
 
     print("\n| reduced preset | mode | Rooflight, MB | allocator, MB | off |\n|---|---|--:|--:|--:|")
     for name in PRESETS:

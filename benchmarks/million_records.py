@@ -56,7 +56,7 @@ def run(name: str, *arguments: object) -> tuple[float, float]:
 
 def record(path: Path) -> None:
     import rooflight as rl
-    from rooflight.workloads.steps import make_step
+    from rooflight.sources.workloads.steps import make_step
 
     step = make_step("gpt2", small=True, device="cpu", step="train")
     step.run()

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import rooflight as rl
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.steps import make_step
 
 Program = tuple[nn.Module, Callable[[], object]]
 

@@ -37,7 +37,7 @@ from rooflight.prediction.model.files import write_manifest
 from rooflight.records.files import write_whole
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import TYPICAL, Host
-from rooflight.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.errors import RunFailed, TargetError
 
 FOLDS = 4
 INTERVAL = (0.05, 0.95)

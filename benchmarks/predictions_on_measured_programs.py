@@ -28,8 +28,8 @@ import rooflight as rl
 from rooflight.prediction.fit.wall_times import fit_host
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.problem_step import load_problem
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.problem_step import load_problem
 
 HOST = (
     "level1/19_ReLU.py",

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture.record import dispatch
+from rooflight.sources.capture.record import dispatch
 
 STEPS, LAYERS, BATCH, WIDTH = 512, 12, 10, 256
 

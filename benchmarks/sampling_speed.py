@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from rooflight.costs.operators import registry
-from rooflight.machine.timing import flush_caches
+from rooflight.hardware.machine.timing import flush_caches
 from rooflight.sampling.job import Job, run
 from rooflight.sampling.runner import Repeats, Sampler, pinned
 from rooflight.sampling.sweeps import PointSweep, Shapes

@@ -16,7 +16,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import rooflight as rl
-from rooflight.tracking.loop import Tracker
+from rooflight.studies.tracking.loop import Tracker
 
 STEPS, SKIPPED, LEAST_S = 14, 4, 1e-3
 

@@ -34,10 +34,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rooflight.inference import Profiler, decode, expected_tokens, predicted_speedup, speculative_decode
-from rooflight.inference.generation.decoding import drawn, probabilities
-from rooflight.inference.generation.ragged_cache import RaggedCache
-from rooflight.inference.generation.speculative import SpeculativeGeneration
-from rooflight.inference.runs import UNKNOWN
+from rooflight.studies.inference.generation.decoding import drawn, probabilities
+from rooflight.studies.inference.generation.ragged_cache import RaggedCache
+from rooflight.studies.inference.generation.speculative import SpeculativeGeneration
+from rooflight.studies.inference.runs import UNKNOWN
 
 PROMPT = 64
 VOCABULARY = 1024

@@ -31,7 +31,7 @@ from csv_results import write_csv
 import rooflight as rl
 from rooflight.costs.cost import Uncosted
 from rooflight.roofline.analysis import Analysis
-from rooflight.traces.ops.arguments import DTYPES, NUMBERS
+from rooflight.sources.traces.ops.arguments import DTYPES, NUMBERS
 
 UNNAMED = "MI300X"
 """The device of labelled traces that name none."""

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture.record.modules import models_of
-from rooflight.capture.time.spans import SpanTimer
 from rooflight.devices import get
-from rooflight.tracking.loop import Tracker
+from rooflight.sources.capture.record.modules import models_of
+from rooflight.sources.capture.time.spans import SpanTimer
+from rooflight.studies.tracking.loop import Tracker
 
 MODULES = 200
 ROUNDS = 60

@@ -40,7 +40,7 @@ def virtual(preset: str, step: str, small: bool) -> rl.Session:
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder) / "it.session"
         args = [preset, "--step", step, *(["--small"] if small else [])]
-        rl.run("rooflight.workloads.spread", args, on=DEVICE, module=True, save=saved)
+        rl.run("rooflight.sources.workloads.spread", args, on=DEVICE, module=True, save=saved)
         return rl.load(saved)
 
 

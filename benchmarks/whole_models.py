@@ -37,7 +37,7 @@ import transformers
 
 import rooflight as rl
 from rooflight.roofline.memory import memory_use
-from rooflight.workloads.build import quiet_transformers
+from rooflight.sources.workloads.build import quiet_transformers
 
 DEVICES = {
     "AMD_Instinct_MI100": "MI100",

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 import rooflight as rl
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.steps import make_step
 
 LAYERS = (
     *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "depth"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine.environment import fingerprint
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import MemoryLevel, Roofs
+from rooflight.hardware.machine.environment import fingerprint
 
 
 def roofs_of(peak: float, dram: float, *, matrix: dict[str, float] | None = None, **more: Any) -> Roofs:

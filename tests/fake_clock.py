@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 
 class FakeClock:
-    """A clock for ``rooflight.machine.timing``: ``advance`` moves it, and each timed call may cost a set time.
+    """A clock for ``rooflight.hardware.machine.timing``: ``advance`` moves it, and each timed call may cost a set time.
 
     Whole nanoseconds, so that assertions are exact.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflight.machine.memory import Memory
+from rooflight.hardware.machine.memory import Memory
 
 
 class FakeEvent:

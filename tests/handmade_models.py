@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.devices import device_traits
 from rooflight.prediction.model.model import Expert, Interval, Model

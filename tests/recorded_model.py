@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import rooflight as rl
-from rooflight.capture.record.modules import function_name
+from rooflight.sources.capture.record.modules import function_name
 
 
 class Names(TorchDispatchMode):

@@ -9,11 +9,11 @@ from builders import op, spec
 from sessions import Call, session_of
 from tracked import CPU
 
-from rooflight.machine.timing import Timing
+from rooflight.hardware.machine.timing import Timing
 from rooflight.roofline.analysis import analyze
-from rooflight.scoring.result import Checked, Score
-from rooflight.scoring.trials import Trials
-from rooflight.workloads.outputs import Difference
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.scoring.result import Checked, Score
+from rooflight.studies.scoring.trials import Trials
 
 REFERENCE = """
     import torch

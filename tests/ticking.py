@@ -10,9 +10,9 @@ import torch
 from fake_clock import FakeClock
 from torch import nn
 
-from rooflight.capture.time.marks import HostMarks
-from rooflight.capture.time.spans import Spans, SpanTimer
 from rooflight.records.record import Direction
+from rooflight.sources.capture.time.marks import HostMarks
+from rooflight.sources.capture.time.spans import Spans, SpanTimer
 
 FORWARD, BACKWARD, OPTIMIZER = Direction.FORWARD, Direction.BACKWARD, Direction.OPTIMIZER
 

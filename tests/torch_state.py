@@ -15,7 +15,7 @@ from torch.nn.modules import module
 from torch.optim import optimizer
 from torch.utils import _python_dispatch
 
-from rooflight.capture import phases
+from rooflight.sources.capture import phases
 
 _KEYS = ("AutogradCPU", "AutogradCUDA", "AutogradXPU", "AutogradMeta", "CompositeImplicitAutograd", "CPU", "Meta")
 _FLAGS = (

@@ -11,7 +11,7 @@ from calibrated import calibration_of
 from torch import nn
 
 from rooflight.devices import calibrations
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 
 ROOFS = Roofs(
     source="by hand",

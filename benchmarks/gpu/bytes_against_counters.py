@@ -175,7 +175,7 @@ def rooflight_rows(counted: dict[str, Counted]) -> Iterator[Row]:
     import torch
 
     import rooflight as rl
-    from rooflight.machine.timing import CudaEvents, measure
+    from rooflight.hardware.machine.timing import CudaEvents, measure
 
     device = rl.current_device("cuda")
     for case, make in CASES.items():

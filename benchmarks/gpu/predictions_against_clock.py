@@ -105,7 +105,7 @@ def mixes(seeds: range) -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
 def programs() -> Iterator[tuple[str, Callable[[], tuple[Any, Any]]]]:
     import torch
 
-    from rooflight.workloads.steps import make_step
+    from rooflight.sources.workloads.steps import make_step
 
     def preset(target: str, wanted: dict[str, Any], layout: Any = None) -> tuple[Any, Any]:
         step = make_step(target, device="cuda", **wanted)

@@ -51,7 +51,7 @@ Count = Callable[[Request], Answer]
 def rooflight() -> Count:
     import rooflight as rl
     from rooflight.devices import get
-    from rooflight.workloads.problem_step import load_problem
+    from rooflight.sources.workloads.problem_step import load_problem
 
     def count(request: Request) -> Answer:
         started = time.process_time()

@@ -5,21 +5,12 @@ speed of light inside a training loop, whose names can be imported from ``roofli
 for the steps of an inference engine.
 """
 
+import sys
 from typing import TYPE_CHECKING
 
-from rooflight.records.package import Drawing, announce, lazy_exports
+from rooflight.records.package import Doors, Drawing, announce, lazy_exports
 
 if TYPE_CHECKING:
-    from rooflight import devices as devices
-    from rooflight import inference as inference
-    from rooflight import tracking as tracking
-    from rooflight.capture.phases import phase as phase
-    from rooflight.capture.record.autocast import as_on_gpu as as_on_gpu
-    from rooflight.capture.record.recorder import record as record
-    from rooflight.capture.time.measure import measure as measure
-    from rooflight.compiling.explain.explain import explain as explain
-    from rooflight.compiling.hot.detection import hot as hot
-    from rooflight.compiling.hot.detection import hot_report as hot_report
     from rooflight.costs.cost import OpCost as OpCost
     from rooflight.costs.cost import Uncosted as Uncosted
     from rooflight.costs.modules import module_formula as module_formula
@@ -30,6 +21,7 @@ if TYPE_CHECKING:
     from rooflight.front.device import find_device as find_device
     from rooflight.front.elsewhere import run as run
     from rooflight.front.sessions import analyze as analyze
+    from rooflight.hardware import devices as devices
     from rooflight.prediction.fit.wall_times import fit_host as fit_host
     from rooflight.prediction.predictor import Predictor as Predictor
     from rooflight.records.archive import load as load
@@ -38,17 +30,26 @@ if TYPE_CHECKING:
     from rooflight.records.signature import OpSignature as OpSignature
     from rooflight.roofline.analysis import Analysis as Analysis
     from rooflight.roofline.host import Host as Host
-    from rooflight.traces.session import read_trace as read_trace
-    from rooflight.tracking import FunctionalPatcher as FunctionalPatcher
-    from rooflight.tracking import LayerSOLHooks as LayerSOLHooks
-    from rooflight.tracking import OpRecord as OpRecord
-    from rooflight.tracking import OpType as OpType
-    from rooflight.tracking import TensorShape as TensorShape
-    from rooflight.tracking import get_current_device_spec as get_current_device_spec
-    from rooflight.tracking import initialize_sol as initialize_sol
-    from rooflight.tracking import log_training_sol as log_training_sol
-    from rooflight.tracking import sol_nvtx_range as sol_nvtx_range
-    from rooflight.tracking import sol_profile as sol_profile
+    from rooflight.sources.capture.phases import phase as phase
+    from rooflight.sources.capture.record.autocast import as_on_gpu as as_on_gpu
+    from rooflight.sources.capture.record.recorder import record as record
+    from rooflight.sources.capture.time.measure import measure as measure
+    from rooflight.sources.traces.session import read_trace as read_trace
+    from rooflight.studies import inference as inference
+    from rooflight.studies import tracking as tracking
+    from rooflight.studies.compiling.explain.explain import explain as explain
+    from rooflight.studies.compiling.hot.detection import hot as hot
+    from rooflight.studies.compiling.hot.detection import hot_report as hot_report
+    from rooflight.studies.tracking import FunctionalPatcher as FunctionalPatcher
+    from rooflight.studies.tracking import LayerSOLHooks as LayerSOLHooks
+    from rooflight.studies.tracking import OpRecord as OpRecord
+    from rooflight.studies.tracking import OpType as OpType
+    from rooflight.studies.tracking import TensorShape as TensorShape
+    from rooflight.studies.tracking import get_current_device_spec as get_current_device_spec
+    from rooflight.studies.tracking import initialize_sol as initialize_sol
+    from rooflight.studies.tracking import log_training_sol as log_training_sol
+    from rooflight.studies.tracking import sol_nvtx_range as sol_nvtx_range
+    from rooflight.studies.tracking import sol_profile as sol_profile
 
     __version__: str
 
@@ -60,25 +61,36 @@ _HOMES = {
     "Predictor": "rooflight.prediction.predictor",
     "Session": "rooflight.records.session",
     "Uncosted": "rooflight.costs.cost",
-    "as_on_gpu": "rooflight.capture.record.autocast",
+    "as_on_gpu": "rooflight.sources.capture.record.autocast",
     "analyze": "rooflight.front.sessions",
     "calibrate": "rooflight.front.device",
     "current_device": "rooflight.front.device",
     "diagnose": "rooflight.diagnosis.diagnose",
-    "explain": "rooflight.compiling.explain.explain",
+    "explain": "rooflight.studies.compiling.explain.explain",
     "find_device": "rooflight.front.device",
     "fit_host": "rooflight.prediction.fit.wall_times",
     "formula": "rooflight.costs.registry",
-    "hot": "rooflight.compiling.hot.detection",
-    "hot_report": "rooflight.compiling.hot.detection",
+    "hot": "rooflight.studies.compiling.hot.detection",
+    "hot_report": "rooflight.studies.compiling.hot.detection",
     "load": "rooflight.records.archive",
-    "measure": "rooflight.capture.time.measure",
+    "measure": "rooflight.sources.capture.time.measure",
     "module_formula": "rooflight.costs.modules",
-    "phase": "rooflight.capture.phases",
-    "read_trace": "rooflight.traces.session",
-    "record": "rooflight.capture.record.recorder",
+    "phase": "rooflight.sources.capture.phases",
+    "read_trace": "rooflight.sources.traces.session",
+    "record": "rooflight.sources.capture.record.recorder",
     "run": "rooflight.front.elsewhere",
 }
+_WINGS = {
+    "compiling": "studies",
+    "devices": "hardware",
+    "inference": "studies",
+    "machine": "hardware",
+    "network": "hardware",
+    "scoring": "studies",
+    "tracking": "studies",
+}
+sys.meta_path.insert(0, Doors(_WINGS))  # before the finder of files, which would load what is in a room again
+
 _NAMESPACES = ("devices", "inference", "tracking")
 
 # Listed in rooflight.tracking, and importable from here as well: programs written for the SOL estimator do so.
@@ -113,7 +125,7 @@ announce(Drawing(on_terminal=_on_terminal, in_notebook=_in_notebook))
 __all__ = [*_HOMES, *_NAMESPACES]  # noqa: PLE0604 - names of the tables above
 __getattr__, __dir__ = lazy_exports(
     __name__,
-    _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.tracking") | {"__version__": "rooflight.records.package"},
+    _HOMES | dict.fromkeys(_OF_TRACKING, "rooflight.studies.tracking") | {"__version__": "rooflight.records.package"},
     _NAMESPACES,
     needs={"explain": "torch", "measure": "torch"},
 )

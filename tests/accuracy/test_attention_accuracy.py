@@ -15,7 +15,7 @@ from counting import analyse, analyse_training, bytes_of, cost, operation, rand
 from torch.nn.functional import scaled_dot_product_attention as attention
 from torch.utils.checkpoint import checkpoint
 
-from rooflight.capture.record.kernels import ATTENTION_BACKWARD
+from rooflight.sources.capture.record.kernels import ATTENTION_BACKWARD
 
 FORWARD = "aten::scaled_dot_product_attention"
 ALL_PAIRS = 32768
@@ -298,7 +298,7 @@ class TestFlexAttention:
 
     def test_of_many_blocks_that_are_not_full_a_pair_each_is_certain(self, monkeypatch):
         """One is full, those with the last 44 queries are not, nor are those on the diagonal."""
-        monkeypatch.setattr("rooflight.capture.record.masks._MOST_PAIRS", 0)
+        monkeypatch.setattr("rooflight.sources.capture.record.masks._MOST_PAIRS", 0)
         pairs = 128 * 128 + 5
         assert self.masked(lambda b, h, i, j: i >= j).matrix_flops == 2 * 2 * pairs * 32
 

@@ -10,7 +10,7 @@ from counting import Run, analyse, analyse_training, bytes_of, cost, flops, rand
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rooflight.capture.record.kernels import ATTENTION_BACKWARD
+from rooflight.sources.capture.record.kernels import ATTENTION_BACKWARD
 
 pytest.importorskip("transformers")
 

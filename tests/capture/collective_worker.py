@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 import rooflight as rl
-from rooflight.capture.time import measure
+from rooflight.sources.capture.time import measure
 
 SLOW = 2
 """The rank that is slow in the program of that name."""

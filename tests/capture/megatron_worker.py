@@ -9,7 +9,7 @@ import forked_ranks
 import rooflight as rl
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of
-from rooflight.network.collectives import kind_of
+from rooflight.hardware.network.collectives import kind_of
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 

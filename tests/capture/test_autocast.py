@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.optim import optimizer
 
 import rooflight as rl
-from rooflight.capture.record import autocast as emulated
+from rooflight.sources.capture.record import autocast as emulated
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here, whose autocast is torch's own")
 

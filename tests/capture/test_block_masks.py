@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.attention.flex_attention import _identity, create_block_mask
 
-from rooflight.capture.record.masks import hidden_by_blocks
+from rooflight.sources.capture.record.masks import hidden_by_blocks
 
 
 def test_masks_of_older_releases_have_fewer_fields():

@@ -6,9 +6,9 @@ import pytest
 from fake_clock import FakeClock
 from fake_device import FakeDevice
 
-from rooflight.capture.time.bucket_log import _MOST_PLANS, _MOST_READ, BucketLog
-from rooflight.capture.time.buckets import IN_STEP, OUTSIDE
-from rooflight.capture.time.marks import CudaStamps, HostStamps
+from rooflight.sources.capture.time.bucket_log import _MOST_PLANS, _MOST_READ, BucketLog
+from rooflight.sources.capture.time.buckets import IN_STEP, OUTSIDE
+from rooflight.sources.capture.time.marks import CudaStamps, HostStamps
 
 
 class Bench:
@@ -176,7 +176,7 @@ def test_a_call_goes_on_where_the_clock_fails_and_where_its_step_ends_in_it():
 
 @pytest.mark.parametrize("around", [False, True])
 def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monkeypatch, around):
-    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 5)
+    monkeypatch.setattr("rooflight.sources.capture.time.bucket_log.MOST_NOTES", 5)
     bench = Bench()
     outer, inner = bench.log.bucket("m", "outer"), bench.log.bucket("m", "a")
 
@@ -209,7 +209,7 @@ def test_a_full_log_drops_and_counts_what_opens_and_the_next_step_is_whole(monke
 
 
 def test_a_log_is_no_longer_than_its_limit(monkeypatch):
-    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 1000)
+    monkeypatch.setattr("rooflight.sources.capture.time.bucket_log.MOST_NOTES", 1000)
     bench = Bench()
     for _ in range(50):
         bench.step(*(("a", 1),) * 100)  # never read

@@ -7,7 +7,7 @@ import torch
 from recorded_model import recorded
 from torch import nn
 
-from rooflight.capture.phases import with_closure_inside
+from rooflight.sources.capture.phases import with_closure_inside
 
 
 def directions(run: Callable[[], object], model: nn.Module) -> list[tuple[str, str, str]]:

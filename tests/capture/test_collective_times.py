@@ -10,14 +10,14 @@ from builders import op, spec
 from sessions import Call, session_of
 
 import rooflight as rl
-from rooflight.capture.time.collectives import Event
-from rooflight.capture.time.kineto import STEP_MARK, op_times
-from rooflight.capture.time.measure import joined_share
-from rooflight.network.collectives import CollectiveKind
+from rooflight.hardware.network.collectives import CollectiveKind
 from rooflight.records.archive import load
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.network import Collective
 from rooflight.roofline.ranks import RankedAnalysis, merge, ranks_report
+from rooflight.sources.capture.time.collectives import Event
+from rooflight.sources.capture.time.kineto import STEP_MARK, op_times
+from rooflight.sources.capture.time.measure import joined_share
 
 SLOW = 2
 

@@ -14,8 +14,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 import rooflight as rl
-from rooflight.capture.record.modules import function_name
 from rooflight.records.record import Direction
+from rooflight.sources.capture.record.modules import function_name
 
 recorded = partial(recorded_model.recorded, functions=True)
 

@@ -9,9 +9,9 @@ import time
 import pytest
 import torch
 
-from rooflight.capture.time.compilations import compilations
-from rooflight.capture.time.host_lines import HostLines, host_lines
 from rooflight.records.timeline import Within
+from rooflight.sources.capture.time.compilations import compilations
+from rooflight.sources.capture.time.host_lines import HostLines, host_lines
 
 
 def sleeps() -> None:

@@ -135,7 +135,7 @@ def test_nothing_is_printed_where_the_interpreter_ends_inside_a_recording():
     """Modules lose their names then, before the last objects are deleted."""
     code = """
 import rooflight as rl
-from rooflight.capture.record import recorder
+from rooflight.sources.capture.record import recorder
 recording = rl.record()
 recording.__enter__()
 recorder.sys = None

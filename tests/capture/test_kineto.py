@@ -15,16 +15,16 @@ from some_presets import presets
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture.time.collectives import Event
-from rooflight.capture.time.kineto import STEP_MARK, align
-from rooflight.capture.time.kineto import op_times as times_and_starts
-from rooflight.capture.time.measure import joined_share
 from rooflight.records import assembly
 from rooflight.records.record import Direction, ModuleEntry, OpRecord
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
-from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.steps import make_step
+from rooflight.sources.capture.time.collectives import Event
+from rooflight.sources.capture.time.kineto import STEP_MARK, align
+from rooflight.sources.capture.time.kineto import op_times as times_and_starts
+from rooflight.sources.capture.time.measure import joined_share
+from rooflight.sources.workloads.presets import PRESETS
+from rooflight.sources.workloads.steps import make_step
 
 names = st.lists(st.sampled_from("abcd"), max_size=40)
 

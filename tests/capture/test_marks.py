@@ -9,8 +9,8 @@ from fake_device import FakeDevice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.capture.time.marks import CudaMarks, HostMarks
-from rooflight.capture.time.spans import look_of
+from rooflight.sources.capture.time.marks import CudaMarks, HostMarks
+from rooflight.sources.capture.time.spans import look_of
 
 
 def seconds(found: Any) -> dict[int, float]:

@@ -13,11 +13,11 @@ from torch_state import torch_state
 from tracked import CPU
 
 import rooflight as rl
-from rooflight.capture.time.measure import MeasurementWarning, same_calls
-from rooflight.machine import cpu_load as bystander
-from rooflight.machine.cpu_load import CpuTime
+from rooflight.hardware.machine import cpu_load as bystander
+from rooflight.hardware.machine.cpu_load import CpuTime
 from rooflight.records.measurement import Measurement
 from rooflight.roofline.tables.report import report_of
+from rooflight.sources.capture.time.measure import MeasurementWarning, same_calls
 
 WIDTH = 16
 pytestmark = pytest.mark.filterwarnings("ignore:.*profiler.*")
@@ -83,7 +83,7 @@ def test_a_disturbed_step_is_timed_once_more_and_the_quieter_times_kept(monkeypa
 def test_a_long_step_is_not_timed_again(monkeypatch, model):
     left = cpu_taken(monkeypatch, 0.61, 0.0)
     ticks = itertools.count(0, 1)  # each look at the clock is a second later: 3 steps take 3 s
-    monkeypatch.setattr("rooflight.capture.time.measure.perf_counter", lambda: next(ticks))
+    monkeypatch.setattr("rooflight.sources.capture.time.measure.perf_counter", lambda: next(ticks))
     found = measured(recorded(lambda: model(x())), lambda: model(x()))
     assert (found.others_share, found.disturbed, left) == (0.61, True, [0.0])
     assert found.wall_samples_s.tolist() == [1, 1, 1]

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from recorded_model import FunctionNames, Names
 
 import rooflight as rl
-from rooflight.capture.record import dispatch
-from rooflight.capture.record.meta_results import remembering
+from rooflight.sources.capture.record import dispatch
+from rooflight.sources.capture.record.meta_results import remembering
 
 
 def empty(*shape, dtype=torch.float32):
@@ -148,7 +148,7 @@ def test_errors_are_raised_each_time():
 
 
 def test_numbers_that_never_repeat_do_not_fill_memory(monkeypatch):
-    monkeypatch.setattr("rooflight.capture.record.meta_results._MOST_KINDS", 8)
+    monkeypatch.setattr("rooflight.sources.capture.record.meta_results._MOST_KINDS", 8)
     op, x = Counting(ATEN.add.Tensor), empty(2)
     for number in range(100):
         op.remembered(x, float("nan") if number % 2 else float(number))

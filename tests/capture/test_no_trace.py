@@ -6,8 +6,8 @@ from recorded_model import aligned, built, in_thread, model, raiser, recorded, x
 from torch import nn
 
 import rooflight as rl
-from rooflight.capture.record.modules import ModuleTracker
 from rooflight.records.record import Direction
+from rooflight.sources.capture.record.modules import ModuleTracker
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit, GeneratorExit])

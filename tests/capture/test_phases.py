@@ -9,8 +9,8 @@ import torch
 from recorded_model import in_thread
 
 import rooflight as rl
-from rooflight.capture import phases
-from rooflight.capture.phases import current_phase, subscribe, unsubscribe
+from rooflight.sources.capture import phases
+from rooflight.sources.capture.phases import current_phase, subscribe, unsubscribe
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import rooflight
-from rooflight.capture.run.errors import of_script, reason_of
+from rooflight.sources.capture.run.errors import of_script, reason_of
 
-OWN = str(Path(rooflight.__file__).parent / "virtual" / "mode.py")
+OWN = str(Path(rooflight.__file__).parent / "sources" / "virtual" / "mode.py")
 
 
 def run(text, file="/home/me/train.py", **names):

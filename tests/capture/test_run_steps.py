@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.capture.run.steps import Steps
 from rooflight.records.timeline import RunStep, StepKind
 from rooflight.roofline.tables.run import calls_of
+from rooflight.sources.capture.run.steps import Steps
 
 
 def made(*calls):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.capture.run import waits as module
-from rooflight.capture.run.outcome import _undisturbed
-from rooflight.capture.run.waits import Waits
+from rooflight.sources.capture.run import waits as module
+from rooflight.sources.capture.run.outcome import _undisturbed
+from rooflight.sources.capture.run.waits import Waits
 
 
 @pytest.fixture

@@ -276,7 +276,7 @@ def test_an_error_inside_a_hook_goes_to_whoever_asked_and_not_to_the_program(tic
     timer = ticking.timer(net)
     timer.attach()
     try:
-        monkeypatch.setattr("rooflight.capture.time.spans.look_of", lambda value: 1 / 0)
+        monkeypatch.setattr("rooflight.sources.capture.time.spans.look_of", lambda value: 1 / 0)
         out = net(x())
     finally:
         timer.detach()

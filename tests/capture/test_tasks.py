@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import rooflight as rl
-from rooflight.capture.record.tasks import TaskSource
+from rooflight.sources.capture.record.tasks import TaskSource
 
 
 class Net(nn.Sequential):

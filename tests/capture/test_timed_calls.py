@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from rooflight.capture.time.timed_calls import Arounds, TimedCall, TimedCalls, compiled_code
+from rooflight.sources.capture.time.timed_calls import Arounds, TimedCall, TimedCalls, compiled_code
 
 
 class Watch:

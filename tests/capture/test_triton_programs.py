@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rooflight.capture.triton_programs import DTYPES, LANGUAGE, Block, Descriptor, UnknownError, work_of
+from rooflight.sources.capture.triton_programs import DTYPES, LANGUAGE, Block, Descriptor, UnknownError, work_of
 
 tl = LANGUAGE
 HALF = DTYPES["bfloat16"]

@@ -10,9 +10,9 @@ from torch import nn
 from torch_state import torch_state
 
 import rooflight as rl
-from rooflight.capture.record import watching
-from rooflight.capture.record.watching import Watch
-from rooflight.compiling.hot.gain import pattern_of
+from rooflight.sources.capture.record import watching
+from rooflight.sources.capture.record.watching import Watch
+from rooflight.studies.compiling.hot.gain import pattern_of
 
 
 def watched(function: Any, *args: Any) -> Watch:

@@ -9,7 +9,7 @@ import pytest
 from calibrated import calibration_of, roofs_of
 
 from rooflight.devices import calibrations
-from rooflight.devices.spec import MemoryLevel
+from rooflight.hardware.devices.spec import MemoryLevel
 
 
 @pytest.fixture

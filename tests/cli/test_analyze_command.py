@@ -168,7 +168,7 @@ def test_the_head_names_the_class_in_every_format(ok, as_json, tmp_path):
 
 
 def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(ok, monkeypatch):
-    monkeypatch.setattr("rooflight.machine.hardware.free_memory_bytes", lambda kind: 1000)
+    monkeypatch.setattr("rooflight.hardware.machine.hardware.free_memory_bytes", lambda kind: 1000)
     out = ok("analyze", "gpt2", "--small", "--seq", "8")
     assert "Not measured: the step needs at least" in out
     assert "too little" in out
@@ -176,7 +176,7 @@ def test_a_model_that_does_not_fit_here_is_bounded_and_not_measured(ok, monkeypa
 
 def test_a_model_that_barely_fits_is_not_risked(as_json, ok, monkeypatch):
     needed = as_json("analyze", "gpt2", "--small", "--seq", "8", "--no-measure")["memory"]["peak_bytes"]
-    monkeypatch.setattr("rooflight.machine.hardware.free_memory_bytes", lambda kind: int(needed * 1.1))
+    monkeypatch.setattr("rooflight.hardware.machine.hardware.free_memory_bytes", lambda kind: int(needed * 1.1))
     assert "too tight for a real run" in ok("analyze", "gpt2", "--small", "--seq", "8")
 
 
@@ -249,8 +249,8 @@ def test_a_warning_of_ours_is_one_line_and_others_keep_their_place():
 
 def test_what_was_wrong_with_a_calibration_goes_to_standard_error(tmp_path):
     program = (
-        "import sys; from rooflight.machine import calibration; from rooflight.devices import calibrations\n"
-        "from rooflight.machine.environment import fingerprint\n"
+        "import sys; from rooflight.hardware.machine import calibration; from rooflight.devices import calibrations\n"
+        "from rooflight.hardware.machine.environment import fingerprint\n"
         "kept = calibrations.saved()[0]\n"
         "busy = {calibration.BUSY: '38 %'}\n"
         "calibration.calibrate = lambda *_, **__: calibrations.Calibration(fingerprint='new', device_name='test CPU',\n"

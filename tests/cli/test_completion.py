@@ -12,7 +12,7 @@ import pytest
 from rooflight.cli import completion
 from rooflight.costs.operators import registry
 from rooflight.devices import catalog
-from rooflight.workloads.presets import PRESETS
+from rooflight.sources.workloads.presets import PRESETS
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from gemm_table import SLOWDOWN, fit_models
 from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.costs.operators import registry
-from rooflight.machine import calibration
+from rooflight.hardware.machine import calibration
 from rooflight.prediction.work.facts import PRODUCT_KEY
 from rooflight.reporting.schemas import documents
 

@@ -7,7 +7,7 @@ import json
 
 import msgspec
 
-from rooflight.workloads.presets import PRESETS, PresetsDocument
+from rooflight.sources.workloads.presets import PRESETS, PresetsDocument
 
 
 def test_every_preset_is_listed_with_its_source(ok):

@@ -16,9 +16,9 @@ from full_disk import full_disk
 from rooflight.cli.progress import spinner
 from rooflight.front.device import log_progress
 from rooflight.inference import saving
-from rooflight.inference.generation import job as decode_job
-from rooflight.inference.result import SummaryDocument
-from rooflight.inference.saving import read_summary
+from rooflight.studies.inference.generation import job as decode_job
+from rooflight.studies.inference.result import SummaryDocument
+from rooflight.studies.inference.saving import read_summary
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 TINY = ("llama-tiny", "--small", "--batch", 2, "--prompt", 8, "--new", 5, "--runs", 2)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from rooflight.inference.result import SummaryDocument
-from rooflight.inference.saving import read_summary
+from rooflight.studies.inference.result import SummaryDocument
+from rooflight.studies.inference.saving import read_summary
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

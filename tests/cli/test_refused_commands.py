@@ -13,7 +13,7 @@ from measured_tables import GRID, write_table
 from scoring_problems import Files
 from sessions import Call, session_of
 
-from rooflight.machine import calibration
+from rooflight.hardware.machine import calibration
 
 X = spec((1000,))
 SUM = op("c10d::allreduce_", {"tensors": [X]}, [X], group_size=2)
@@ -283,10 +283,10 @@ def test_what_cannot_be_is_refused_in_one_line(refused, files, tmp_path, monkeyp
 
 
 def test_a_text_that_is_not_utf8_is_refused_by_name(tmp_path):
-    from rooflight.inference.saving import read_summary
     from rooflight.prediction.model.files import read_manifest
     from rooflight.records.samples import read
-    from rooflight.traces.ops.execution_trace import _nodes
+    from rooflight.sources.traces.ops.execution_trace import _nodes
+    from rooflight.studies.inference.saving import read_summary
 
     for read_it, name, key in (
         (read, "a.jsonl", "kernel"),

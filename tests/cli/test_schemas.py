@@ -12,20 +12,14 @@ from calibrated import calibration_of, roofs_of
 from scoring_problems import score_by_hand
 from sessions import Call, session_of
 
-from rooflight.compiling.bench.predicted import PredictedGainDocument
-from rooflight.compiling.bench.result import CompileDocument
-from rooflight.compiling.explain.result import ExplainDocument
-from rooflight.compiling.hot.result import HotDocument
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.tables import report_of as operators_report
 from rooflight.devices import all_devices, get
-from rooflight.devices.tables import device_report, list_report
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.tables import report_of as diagnosis_report
+from rooflight.hardware.devices.tables import device_report, list_report
+from rooflight.hardware.machine.calibration import report_of as calibration_report
 from rooflight.inference import Profiler
-from rooflight.inference.report import report_of as inference_report
-from rooflight.inference.result import ConfigDocument
-from rooflight.machine.calibration import report_of as calibration_report
 from rooflight.prediction.fit.fitting import Fit
 from rooflight.prediction.fit.tables import report_of as fit_report
 from rooflight.prediction.lint.findings import Finding, Rule
@@ -45,10 +39,16 @@ from rooflight.sampling.merge import report_of as merge_report
 from rooflight.sampling.nodes.calibrate import ClusterCalibration
 from rooflight.sampling.nodes.roofs import NodeCalibration
 from rooflight.sampling.nodes.tables import report_of as cluster_report
-from rooflight.scoring.tables import report_of as score_report
-from rooflight.tracking.report import report_of_analysis
-from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.presets import report_of as presets_report
+from rooflight.sources.workloads.presets import PRESETS
+from rooflight.sources.workloads.presets import report_of as presets_report
+from rooflight.studies.compiling.bench.predicted import PredictedGainDocument
+from rooflight.studies.compiling.bench.result import CompileDocument
+from rooflight.studies.compiling.explain.result import ExplainDocument
+from rooflight.studies.compiling.hot.result import HotDocument
+from rooflight.studies.inference.report import report_of as inference_report
+from rooflight.studies.inference.result import ConfigDocument
+from rooflight.studies.scoring.tables import report_of as score_report
+from rooflight.studies.tracking.report import report_of_analysis
 
 H100 = get("H100-SXM5-80GB")
 BIG = spec((1024, 1024), "bfloat16")

@@ -13,9 +13,9 @@ import pytest
 def hot_loops(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     import torch
 
-    from rooflight.compiling.hot import detection as hot_calls
-    from rooflight.compiling.hot import gain as hot_gain
-    from rooflight.compiling.hot.state import ExpectedGain
+    from rooflight.studies.compiling.hot import detection as hot_calls
+    from rooflight.studies.compiling.hot import gain as hot_gain
+    from rooflight.studies.compiling.hot.state import ExpectedGain
 
     torch._dynamo.reset()
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))

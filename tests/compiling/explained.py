@@ -13,9 +13,9 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Inductor's import warns of what torch itself still uses
     import torch._inductor.compile_fx
 
-from rooflight.compiling.explain.explain import Program, explained
-from rooflight.compiling.explain.result import ExplainDocument
-from rooflight.compiling.options import ExplainOptions
+from rooflight.studies.compiling.explain.explain import Program, explained
+from rooflight.studies.compiling.explain.result import ExplainDocument
+from rooflight.studies.compiling.options import ExplainOptions
 
 X = torch.arange(32.0).reshape(4, 8) / 32
 

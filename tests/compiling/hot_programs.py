@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from rooflight.compiling.hot.detection import attached
-from rooflight.compiling.hot.loop import HotLoop
-from rooflight.compiling.hot.state import CallKind, HotOptions
+from rooflight.studies.compiling.hot.detection import attached
+from rooflight.studies.compiling.hot.loop import HotLoop
+from rooflight.studies.compiling.hot.state import CallKind, HotOptions
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 

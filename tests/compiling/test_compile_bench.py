@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rooflight.compiling import benchmark_workload
-from rooflight.compiling.bench.child import Request, checked, timed
-from rooflight.compiling.options import Options
-from rooflight.compiling.process import _answer
-from rooflight.compiling.workloads import WORKLOADS, attention_block
+from rooflight.studies.compiling.bench.child import Request, checked, timed
+from rooflight.studies.compiling.options import Options
+from rooflight.studies.compiling.process import _answer
+from rooflight.studies.compiling.workloads import WORKLOADS, attention_block
 
 PROGRAM = """
 import torch

@@ -8,12 +8,12 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from rooflight.compiling.bench.result import BreakEven, Check, Compiled, CompileDocument, Trial, short_names
-from rooflight.compiling.bench.tables import conclusion, report_of
-from rooflight.compiling.torch_logs import of_metrics
 from rooflight.reporting.json import render_json
 from rooflight.reporting.renderers import find
-from rooflight.workloads.outputs import Difference
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.compiling.bench.result import BreakEven, Check, Compiled, CompileDocument, Trial, short_names
+from rooflight.studies.compiling.bench.tables import conclusion, report_of
+from rooflight.studies.compiling.torch_logs import of_metrics
 
 
 def result(eager: list[float], cold: list[float], warmup: int = 2, **more) -> Compiled:

@@ -18,7 +18,7 @@ import pytest
 import torch
 from explained import X, explanation
 
-from rooflight.compiling.explain.breaks import graph_break, graph_breaks, rewrite
+from rooflight.studies.compiling.explain.breaks import graph_break, graph_breaks, rewrite
 
 LSTM = torch.nn.LSTM(8, 8)
 LOG = logging.getLogger("explained")

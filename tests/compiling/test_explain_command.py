@@ -14,14 +14,14 @@ import torch
 from explained import X, explanation
 
 import rooflight as rl
-from rooflight.compiling.explain.explain import ExplainRequest, open_program
-from rooflight.compiling.explain.explain import explanation as in_this_process
-from rooflight.compiling.explain.result import ExplainDocument
-from rooflight.compiling.explain.tables import report_of
-from rooflight.compiling.options import Options
 from rooflight.reporting.html import render_html
 from rooflight.reporting.markdown import render_markdown
-from rooflight.workloads.errors import TargetError
+from rooflight.sources.workloads.errors import TargetError
+from rooflight.studies.compiling.explain.explain import ExplainRequest, open_program
+from rooflight.studies.compiling.explain.explain import explanation as in_this_process
+from rooflight.studies.compiling.explain.result import ExplainDocument
+from rooflight.studies.compiling.explain.tables import report_of
+from rooflight.studies.compiling.options import Options
 
 PROGRAM = """
 import torch

@@ -8,8 +8,8 @@ import pytest
 import torch
 from explained import X, explanation
 
-from rooflight.compiling.explain.dispatcher import Dispatches
-from rooflight.compiling.explain.layer_costs import ROUNDS, costs_of, described
+from rooflight.studies.compiling.explain.dispatcher import Dispatches
+from rooflight.studies.compiling.explain.layer_costs import ROUNDS, costs_of, described
 
 W = torch.ones(8, 8)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from explained import explanation
 
-from rooflight.compiling.explain.tables import report_of, saved_bytes
+from rooflight.studies.compiling.explain.tables import report_of, saved_bytes
 
 ROWS, COLUMNS = 64, 32
 N = ROWS * COLUMNS * 4  # bytes of a float32 matrix

@@ -6,11 +6,11 @@ import pytest
 import torch
 from explained import X, explanation, in_states
 
-from rooflight.compiling.explain.breaks import Symbols, failed_guards, fix
-from rooflight.compiling.explain.explain import explained
-from rooflight.compiling.explain.tables import report_of
-from rooflight.compiling.explain.trace import Entry
-from rooflight.compiling.options import ExplainOptions
+from rooflight.studies.compiling.explain.breaks import Symbols, failed_guards, fix
+from rooflight.studies.compiling.explain.explain import explained
+from rooflight.studies.compiling.explain.tables import report_of
+from rooflight.studies.compiling.explain.trace import Entry
+from rooflight.studies.compiling.options import ExplainOptions
 
 COUNT = 0
 

@@ -13,11 +13,18 @@ from explained import X, explanation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.compiling.explain.breaks import cuda_graphs, guard_s, guards, logged_breaks, logged_recompile, readable
-from rooflight.compiling.explain.graph_text import frames, function_name, printed, resumed_at, sized
-from rooflight.compiling.explain.kernels import generated_calls
-from rooflight.compiling.explain.tables import report_of
-from rooflight.compiling.explain.trace import listening
+from rooflight.studies.compiling.explain.breaks import (
+    cuda_graphs,
+    guard_s,
+    guards,
+    logged_breaks,
+    logged_recompile,
+    readable,
+)
+from rooflight.studies.compiling.explain.graph_text import frames, function_name, printed, resumed_at, sized
+from rooflight.studies.compiling.explain.kernels import generated_calls
+from rooflight.studies.compiling.explain.tables import report_of
+from rooflight.studies.compiling.explain.trace import listening
 
 
 @pytest.mark.parametrize(

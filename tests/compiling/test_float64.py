@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from rooflight.compiling.bench.check import InFloat64, check
+from rooflight.studies.compiling.bench.check import InFloat64, check
 
 
 class Net(nn.Module):

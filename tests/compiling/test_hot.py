@@ -16,10 +16,10 @@ import torch
 from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 
 import rooflight as rl
-from rooflight.compiling.hot import gain as hot_gain
-from rooflight.compiling.hot.detector import HotPath
-from rooflight.compiling.hot.state import CallKind, ExpectedGain
 from rooflight.reporting.json import render_json
+from rooflight.studies.compiling.hot import gain as hot_gain
+from rooflight.studies.compiling.hot.detector import HotPath
+from rooflight.studies.compiling.hot.state import CallKind, ExpectedGain
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 
@@ -232,7 +232,7 @@ def test_the_same_operations_wired_differently_are_no_pattern() -> None:
         a, b = value.sin(), value.sin()
         return (a if first else b) + a
 
-    from rooflight.compiling.hot.gain import pattern_of
+    from rooflight.studies.compiling.hot.gain import pattern_of
 
     patterns = []
     for first in (True, False, False):

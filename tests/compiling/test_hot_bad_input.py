@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 
-from rooflight.compiling.hot.backend import CheckedBackend, difference
-from rooflight.compiling.hot.calls import call_kind, tensors_of
-from rooflight.compiling.hot.time_box import within
+from rooflight.studies.compiling.hot.backend import CheckedBackend, difference
+from rooflight.studies.compiling.hot.calls import call_kind, tensors_of
+from rooflight.studies.compiling.hot.time_box import within
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 
@@ -141,7 +141,7 @@ def test_a_time_out_in_a_thread_leaves_profilers_working() -> None:
     """An exception that stays announced to the interpreter hangs the next function that a profiler watches."""
     program = """if True:
         import sys, threading, time
-        from rooflight.compiling.hot.time_box import within
+        from rooflight.studies.compiling.hot.time_box import within
 
         def hang():
             try:
@@ -165,7 +165,7 @@ def test_the_alarm_is_taken_down_wherever_the_time_runs_out(fails: bool) -> None
     """The timer rings after the call, before each line that takes it down."""
     program = f"""if True:
         import signal, sys
-        from rooflight.compiling.hot import time_box
+        from rooflight.studies.compiling.hot import time_box
 
         def call():
             lines.append(0)

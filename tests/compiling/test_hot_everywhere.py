@@ -14,8 +14,8 @@ from torch_state import torch_state
 
 import rooflight as rl
 from rooflight.compiling import HotPath, enable_hot_path_detection
-from rooflight.compiling.hot import detection as hot_everywhere
-from rooflight.compiling.hot.state import HotOptions
+from rooflight.studies.compiling.hot import detection as hot_everywhere
+from rooflight.studies.compiling.hot.state import HotOptions
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

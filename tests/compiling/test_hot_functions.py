@@ -11,9 +11,9 @@ from hot_programs import Compiler, Net, clock, takes, x
 
 import rooflight as rl
 from rooflight.compiling import HotPathDetection
-from rooflight.compiling.hot import functions
-from rooflight.compiling.hot.detection import enable_hot_path_detection
-from rooflight.compiling.hot.state import TRAINS
+from rooflight.studies.compiling.hot import functions
+from rooflight.studies.compiling.hot.detection import enable_hot_path_detection
+from rooflight.studies.compiling.hot.state import TRAINS
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

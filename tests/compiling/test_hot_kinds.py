@@ -13,9 +13,9 @@ from hot_programs import Compiler, Net, clock, loop_of, only, run, takes, x
 from torch import nn
 from torch._dynamo.backends.registry import lookup_backend
 
-from rooflight.compiling.hot.backend import CHECKED_RUNS, CheckedBackend
-from rooflight.compiling.hot.calls import note_inside
-from rooflight.compiling.hot.state import CallKind
+from rooflight.studies.compiling.hot.backend import CHECKED_RUNS, CheckedBackend
+from rooflight.studies.compiling.hot.calls import note_inside
+from rooflight.studies.compiling.hot.state import CallKind
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning"), pytest.mark.usefixtures("hot_loops")]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.compiling import HotPath, HotPathDetector
-from rooflight.compiling.hot import detector as module
+from rooflight.studies.compiling.hot import detector as module
 
 
 def iteration(detector: HotPathDetector, *ops: tuple[str, tuple[int, ...]]) -> bool:

@@ -11,15 +11,15 @@ import msgspec
 import pytest
 from ray_cluster import ray_cluster
 
-from rooflight.compiling.bench import matrix as cells
-from rooflight.compiling.bench.benchmark import BenchmarkInterrupted, Matrix, Pace, benchmark, programs_of
-from rooflight.compiling.bench.matrix import CellAnswer, answer_of, benchmark_matrix
-from rooflight.compiling.bench.result import Check, Compiled, Trial
-from rooflight.compiling.bench.tables import report_of
 from rooflight.reporting.json import render_json
 from rooflight.sampling.executor.programs import Reply
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.outputs import Difference
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.compiling.bench import matrix as cells
+from rooflight.studies.compiling.bench.benchmark import BenchmarkInterrupted, Matrix, Pace, benchmark, programs_of
+from rooflight.studies.compiling.bench.matrix import CellAnswer, answer_of, benchmark_matrix
+from rooflight.studies.compiling.bench.result import Check, Compiled, Trial
+from rooflight.studies.compiling.bench.tables import report_of
 
 ASKED = Matrix(
     targets=("attention-block", "mixed-operations"), modes=("default", "max-autotune"), iterations=3, warmup=1
@@ -211,7 +211,7 @@ def programs(monkeypatch):
             raise step
         return step
 
-    monkeypatch.setattr("rooflight.compiling.bench.benchmark.answered", answered)
+    monkeypatch.setattr("rooflight.studies.compiling.bench.benchmark.answered", answered)
     return script
 
 

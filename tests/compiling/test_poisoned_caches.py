@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import rooflight as rl
-from rooflight.compiling.hot.plan import inner_backend
-from rooflight.machine.environment import not_to_be_trusted
-from rooflight.scoring.run import _Pair
+from rooflight.hardware.machine.environment import not_to_be_trusted
+from rooflight.studies.compiling.hot.plan import inner_backend
+from rooflight.studies.scoring.run import _Pair
 
 
 @pytest.fixture

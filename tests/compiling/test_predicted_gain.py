@@ -6,9 +6,9 @@ import msgspec
 import pytest
 import torch
 
-from rooflight.compiling.bench.benchmark import Matrix
-from rooflight.compiling.bench.predicted import PredictedGainDocument, document, predict, report_of
 from rooflight.roofline.host import Host
+from rooflight.studies.compiling.bench.benchmark import Matrix
+from rooflight.studies.compiling.bench.predicted import PredictedGainDocument, document, predict, report_of
 
 FIXED = {
     "target", "mode", "eager_s", "compiled_s", "steady_speedup", "total_speedup", "warmup_eager_s",
@@ -46,7 +46,7 @@ def nothing_compiles(monkeypatch):
         raise AssertionError("something compiled")
 
     monkeypatch.setattr(torch, "compile", refuse)
-    monkeypatch.setattr("rooflight.compiling.bench.benchmark.answered", refuse)
+    monkeypatch.setattr("rooflight.studies.compiling.bench.benchmark.answered", refuse)
 
 
 def test_the_same_keys_as_measured_for_a_gpu_that_is_not_here(run, problem, nothing_compiles):

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import nn
 
-from rooflight.compiling.bench.child import packaged
-from rooflight.compiling.process import _ended
-from rooflight.compiling.refusals import check_step, reason_of
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.steps import guarded
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.steps import guarded
+from rooflight.studies.compiling.bench.child import packaged
+from rooflight.studies.compiling.process import _ended
+from rooflight.studies.compiling.refusals import check_step, reason_of
 
 # Inductor imports what torch itself has deprecated
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")

@@ -9,7 +9,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import MemoryLevel, Roofs, calibrations
-from rooflight.devices.calibrations import Calibration, CalibrationWarning
+from rooflight.hardware.devices.calibrations import Calibration, CalibrationWarning
 
 GPU = Calibration(
     fingerprint="NVIDIA H100 PCIe | driver 570.1 | torch 2.13",

@@ -9,7 +9,7 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import catalog
-from rooflight.devices.spec import Network
+from rooflight.hardware.devices.spec import Network
 
 # names that drivers print; also without spaces as file names have them, and with dashes as Kubernetes labels do
 PRINTED_NAMES = {

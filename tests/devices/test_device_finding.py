@@ -6,8 +6,8 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import MemoryLevel, Roofs, calibrations
-from rooflight.devices.calibrations import Calibration, CalibrationWarning
-from rooflight.devices.spec import roofs_used_by
+from rooflight.hardware.devices.calibrations import Calibration, CalibrationWarning
+from rooflight.hardware.devices.spec import roofs_used_by
 
 ROOFS = Roofs(
     source="calibration on NVIDIA H100 80GB HBM3, 2026-01-02",

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rooflight.devices import DeviceSpec, Link, MemoryLevel, Roofs
-from rooflight.devices.spec import Network, Reached
+from rooflight.hardware.devices.spec import Network, Reached
 
 DATASHEET = Roofs(
     source="datasheet",

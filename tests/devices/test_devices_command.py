@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 from rooflight import devices
 from rooflight.cli.catalogs import devices_app as app
 from rooflight.devices import MemoryLevel, Roofs, calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.machine.environment import fingerprint
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.machine.environment import fingerprint
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rooflight.costs.cost import OpCost
 from rooflight.devices import DeviceSpec, MemoryLevel, Roofs, get, names
-from rooflight.devices.spec import THREE_TF32
-from rooflight.devices.what_if import WhatIf, parse_clock
+from rooflight.hardware.devices.spec import THREE_TF32
+from rooflight.hardware.devices.what_if import WhatIf, parse_clock
 from rooflight.records.dtypes import FLOAT_BITS
 from rooflight.roofline.bound import bound_of
 

@@ -13,9 +13,9 @@ from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 from tracked import CPU
 
-from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.evidence import Evidence
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.timeline import Compilation, HostLine, HostTime, Within
 from rooflight.roofline.findings import Finding
 

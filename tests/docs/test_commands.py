@@ -13,9 +13,9 @@ import typer
 from rooflight.cli.endings import _UsageError as UsageError
 from rooflight.cli.main import app
 from rooflight.cli.predict import _shape as shape_of
-from rooflight.compiling.workloads import WORKLOADS
 from rooflight.costs.operators.registry import operators_of
-from rooflight.workloads.presets import PRESETS
+from rooflight.sources.workloads.presets import PRESETS
+from rooflight.studies.compiling.workloads import WORKLOADS
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])

@@ -49,7 +49,7 @@ def test_every_claim_has_a_row_whose_command_or_name_exists():
 
 
 @pytest.mark.parametrize(
-    "named", ["rooflight analize gpt2", "rooflight analyze --sdtep x", "rooflight.compiling.no", "tests/no.py"]
+    "named", ["rooflight analize gpt2", "rooflight analyze --sdtep x", "rooflight.studies.compiling.no", "tests/no.py"]
 )
 def test_what_is_missing_is_seen(named):
     assert missing(named)

@@ -24,15 +24,15 @@ from measured_tables import A100_FILE, write_table
 from tracked import CPU, Model, calibrate_by_hand, loss_of, tokens
 
 from rooflight.compiling import HotPathDetector, hot_report
-from rooflight.compiling.bench import benchmark
-from rooflight.compiling.bench.child import Request
-from rooflight.compiling.bench.result import Check, Trial
-from rooflight.compiling.workloads import WORKLOADS
+from rooflight.hardware.machine import timing as clocks
 from rooflight.inference import release_active_profiler
-from rooflight.machine import timing as clocks
 from rooflight.sampling import estimate_train_time
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.compiling.bench import benchmark
+from rooflight.studies.compiling.bench.child import Request
+from rooflight.studies.compiling.bench.result import Check, Trial
+from rooflight.studies.compiling.workloads import WORKLOADS
 from rooflight.tracking import add_sol_arguments, initialize_sol, shutdown_sol
-from rooflight.workloads.outputs import Difference
 
 HERE = Path(__file__).parent
 SEEDS = Path(os.environ.get("ROOFLIGHT_DATA", HERE.parents[2] / "shared" / "data")).parent / "seeds"

@@ -17,12 +17,12 @@ from given import GIVEN, common
 from tracked import CPU, ROOFS, calibrate_by_hand
 
 import rooflight as rl
-from rooflight.compiling.bench import benchmark
-from rooflight.compiling.bench.result import Check, Trial
+from rooflight.hardware.machine import calibration
+from rooflight.hardware.machine.environment import fingerprint
 from rooflight.inference import release_active_profiler
-from rooflight.machine import calibration
-from rooflight.machine.environment import fingerprint
-from rooflight.workloads.outputs import Difference
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.compiling.bench import benchmark
+from rooflight.studies.compiling.bench.result import Check, Trial
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -112,4 +112,4 @@ def test_what_a_page_takes_from_rooflight_is_there(path):
 
 def test_a_missing_name_is_seen():
     block = "import rooflight as rl\nfrom rooflight.inference import Profiler, Nobody\nrl.analize(rl.load('a'))"
-    assert missing(ast.parse(block)) == {"rooflight.inference.Nobody", "rl.analize"}
+    assert missing(ast.parse(block)) == {"rooflight.studies.inference.Nobody", "rl.analize"}

@@ -13,14 +13,14 @@ from tracked import CPU
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
 from rooflight.front.sessions import analyze_ranks, predicted
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.dtypes import float32_fact
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.tables.report import report_of
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.steps import make_step
 
 KEYS = ("phase", "module", "layer", "function", "op", "direction")
 TOLERANCE = 1 + 1e-9  # sums of the same terms in another order

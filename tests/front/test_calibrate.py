@@ -14,11 +14,11 @@ from calibrated import calibration_of, roofs_of
 
 import rooflight as rl
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
 from rooflight.front.device import CalibrationWarning, calibrate, current_device, find_device
-from rooflight.machine import calibration, environment
-from rooflight.machine import hardware as presence
-from rooflight.machine.environment import fingerprint
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.machine import calibration, environment
+from rooflight.hardware.machine import hardware as presence
+from rooflight.hardware.machine.environment import fingerprint
 
 COUNT = torch.get_num_threads()
 THREADS = f"{COUNT} thread{'s' if COUNT > 1 else ''}"
@@ -118,7 +118,7 @@ def test_a_progress_of_ones_own_hears_all_and_nothing_is_logged(trials, caplog, 
 def test_python_shows_the_announcement_before_it_begins(tmp_path):
     """A script that analyses on a machine that was never calibrated, as a notebook would: no logging is set up."""
     program = (
-        "import sys, torch; import rooflight as rl; from rooflight.machine import calibration\n"
+        "import sys, torch; import rooflight as rl; from rooflight.hardware.machine import calibration\n"
         "def stop(*_, **__): print('begins', file=sys.stderr); sys.exit()\n"
         "calibration.calibrate = stop\n"
         "with rl.record() as recording: torch.ones(4) + 1\n"

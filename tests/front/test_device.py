@@ -11,16 +11,16 @@ from tracked import CPU, calibrate_by_hand
 
 import rooflight as rl
 from rooflight.devices import calibrations, get
-from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device, place_of
 from rooflight.front.sessions import analyze_ranks
-from rooflight.machine import calibration
-from rooflight.machine import hardware as presence
-from rooflight.machine.environment import cpu_model, fingerprint
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.machine import calibration
+from rooflight.hardware.machine import hardware as presence
+from rooflight.hardware.machine.environment import cpu_model, fingerprint
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import device_called
-from rooflight.tracking.functions import FunctionalPatcher
-from rooflight.tracking.layers import LayerSOLHooks
+from rooflight.studies.tracking.functions import FunctionalPatcher
+from rooflight.studies.tracking.layers import LayerSOLHooks
 
 H100 = "H100-SXM5-80GB"
 PEAK = 1200e12  # bf16, above the datasheet's 989.4

@@ -8,9 +8,9 @@ import torch
 
 import rooflight as rl
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.front.evidence import with_evidence
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.measurement import Measurement
 from rooflight.roofline.analysis import Analysis
 
@@ -114,9 +114,9 @@ def test_roofs_measured_beside_other_programs_are_raised_as_far_as_a_second_look
     roofs = replace(ROOFS, disturbed=True)
     calibrations.save(replace(calibrations.load("toy"), roofs=roofs))
     now = replace(roofs, memory=tuple(replace(level, bytes_per_s=2e11) for level in ROOFS.memory))
-    monkeypatch.setattr("rooflight.machine.environment.fingerprint", lambda *_: "toy")
+    monkeypatch.setattr("rooflight.hardware.machine.environment.fingerprint", lambda *_: "toy")
     again = replace(calibrations.load("toy"), roofs=now)
-    monkeypatch.setattr("rooflight.machine.calibration.calibrate", lambda *_, **options: again)
+    monkeypatch.setattr("rooflight.hardware.machine.calibration.calibrate", lambda *_, **options: again)
     analysis = with_evidence(Analysis(session(0.002 / factor), replace(CPU, calibrated=roofs)))
     proves = factor * 4e10 <= 2 * 2e11
     assert analysis.device.dram_bytes_per_s == pytest.approx(factor * 4e10 if proves else 2e11, rel=1e-3)

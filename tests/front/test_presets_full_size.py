@@ -15,8 +15,8 @@ from workloads.closed_forms import (
 )
 
 import rooflight as rl
-from rooflight.workloads.presets import PRESETS, preset
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.presets import PRESETS, preset
+from rooflight.sources.workloads.steps import make_step
 
 DENSE = ("gpt2", "gpt2-xl", "llama-3.1-8b", "llama-3.1-70b", "llama-3.1-405b", "qwen3-8b", "gpt-neox-20b")
 BATCH, SEQ, SHORT_SEQ = 2, 48, 16  # state space models run a loop as long as the sequence

@@ -78,7 +78,7 @@ def test_what_shows_reports_is_imported_when_it_is_first_needed():
     program = (
         "import sys; import rooflight.roofline.analysis as a, rooflight as rl\n"
         "before = {name for name in sys.modules if name.startswith('rooflight.reporting') or name == 'rich'}\n"
-        "from rooflight.devices.tables import list_report\n"
+        "from rooflight.hardware.devices.tables import list_report\n"
         "list_report([rl.devices.get('H100-SXM5-80GB')]).show()\n"
         "print(sorted(before), 'torch' in sys.modules)"
     )

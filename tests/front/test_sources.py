@@ -71,7 +71,7 @@ def mm(number):
 
 
 def test_how_much_of_a_trace_is_read_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr("rooflight.traces.file.chunks._CHUNK", 1 << 10)
+    monkeypatch.setattr("rooflight.sources.traces.file.chunks._CHUNK", 1 << 10)
     path = write(tmp_path / "trace.json", [event for number in range(40) for event in mm(number)])
     said = []
     analyze_file(str(path), progress=said.append)
@@ -85,7 +85,7 @@ def test_reading_a_trace_can_be_interrupted(tmp_path, monkeypatch, run):
     def interrupted(_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rooflight.traces.session.find_signatures", interrupted)
+    monkeypatch.setattr("rooflight.sources.traces.session.find_signatures", interrupted)
     code, out, err = run("analyze", write(tmp_path / "trace.json", mm(0)), "--save", tmp_path / "it.session")
     assert (code, out) == (130, "")
     assert err == "rooflight: interrupted: nothing was left half-written\n"

@@ -16,12 +16,12 @@ from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import DeviceSpec, Roofs
 from rooflight.front.device import UNCALIBRATED, current_device, find_device, without_calibrating
-from rooflight.machine import calibration, environment
-from rooflight.machine import hardware as presence
-from rooflight.machine.environment import cpu_model, fingerprint
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import DeviceSpec, Roofs
+from rooflight.hardware.machine import calibration, environment
+from rooflight.hardware.machine import hardware as presence
+from rooflight.hardware.machine.environment import cpu_model, fingerprint
 from rooflight.roofline.analysis import analyze
 from rooflight.roofline.tables.report import report_of
 
@@ -40,7 +40,7 @@ def kept(tmp_path, monkeypatch) -> None:
     """Calibrated on 1, 2 and 4 threads, on 1 at last; nothing more is to be measured."""
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path))
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
-    monkeypatch.setattr("rooflight.machine.hardware.usable_cores", lambda: tuple(range(8)))
+    monkeypatch.setattr("rooflight.hardware.machine.hardware.usable_cores", lambda: tuple(range(8)))
     monkeypatch.setattr(environment, "usable_cores", lambda: tuple(range(8)))
     for threads, day in ((4, 1), (2, 2), (1, 3)):
         calibrations.save(calibrated_on(threads, day))
@@ -182,8 +182,8 @@ def test_a_script_on_one_thread_changes_no_roofs_of_another(tmp_path):
     code = (
         "import rooflight as rl\n"
         "from rooflight.devices import calibrations\n"
-        "from rooflight.machine.environment import cpu_model, fingerprint, threads_here\n"
-        "from rooflight.devices.spec import MemoryLevel, Roofs\n"
+        "from rooflight.hardware.machine.environment import cpu_model, fingerprint, threads_here\n"
+        "from rooflight.hardware.devices.spec import MemoryLevel, Roofs\n"
         "n = threads_here()\n"
         "roofs = Roofs(source=f'{n}', matrix_flops_per_s={'float32': n * 1e11}, threads=n,\n"
         "              memory=(MemoryLevel(name='DRAM', bytes_per_s=1e10),))\n"

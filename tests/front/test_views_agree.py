@@ -15,12 +15,12 @@ from some_presets import presets
 
 import rooflight as rl
 from rooflight import FunctionalPatcher, LayerSOLHooks
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.reporting.json import render_json
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.tables.report import report_of
-from rooflight.workloads.presets import PRESETS
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.presets import PRESETS
+from rooflight.sources.workloads.steps import make_step
 
 DEVICE = "H100-SXM5-80GB"
 # roofs that no CPU with these caches and a few cores beats: the order of the bounds is on trial, not the machine

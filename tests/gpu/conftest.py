@@ -31,7 +31,7 @@ def cache(tmp_path, monkeypatch):
 def measured():
     """A quick calibration of this GPU."""
     cuda_torch()
-    from rooflight.machine.calibration import calibrate
+    from rooflight.hardware.machine.calibration import calibrate
 
     return calibrate("cuda", quick=True)
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 import rooflight as rl
-from rooflight.machine.timing import CudaEvents, measure
+from rooflight.hardware.machine.timing import CudaEvents, measure
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ def analysis_of(run, device, model=None):
 @pytest.fixture
 def gpt2():
     pytest.importorskip("transformers")
-    from rooflight.workloads.targets import open_target
+    from rooflight.sources.workloads.targets import open_target
 
     def make(device: str):
         return open_target("gpt2", step="train", batch=1, seq=256, dtype="bfloat16", device=device)

@@ -3,8 +3,8 @@
 import pytest
 
 from rooflight import devices
-from rooflight.machine import calibration, environment
-from rooflight.machine.timing import CudaEvents, SteadyClock, cold_cache, measure
+from rooflight.hardware.machine import calibration, environment
+from rooflight.hardware.machine.timing import CudaEvents, SteadyClock, cold_cache, measure
 
 pytestmark = pytest.mark.gpu
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import rooflight as rl
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.steps import make_step
 
 pytestmark = pytest.mark.gpu
 

@@ -3,7 +3,7 @@
 import pytest
 
 import rooflight as rl
-from rooflight.tracking.loop import Tracker
+from rooflight.studies.tracking.loop import Tracker
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from torch import nn
 from toy_engine import MAPPING, Engine, Phases, Sampler, Scheduler, Speculating, engine_of
 
 from rooflight.inference import NullProfiler, Profiler
-from rooflight.inference.engines.mapping import Bucket, EngineMapping, LoopTest, Makes, Reads, Run, Shows, Step
+from rooflight.studies.inference.engines.mapping import Bucket, EngineMapping, LoopTest, Makes, Reads, Run, Shows, Step
 
 
 def test_runs_steps_buckets_and_facts_of_calls(bench, engine, prof):

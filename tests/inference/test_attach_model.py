@@ -15,7 +15,7 @@ from small_decoders import GPT2, HEAD, LLAMA, SIZES
 from torch import nn
 
 from rooflight.inference import NullProfiler, Profiler, register_module_bucket
-from rooflight.inference.engines.module_buckets import _TABLE, placed_modules
+from rooflight.studies.inference.engines.module_buckets import _TABLE, placed_modules
 
 _QKV = {"q_proj": "attn.qkv_proj", "k_proj": "attn.qkv_proj", "v_proj": "attn.qkv_proj"}
 _NORMS = {"input_layernorm": "norm", "post_attention_layernorm": "norm"}

@@ -9,12 +9,12 @@ from some_presets import some
 from test_attach_model import FAMILIES, build, hooks
 
 import rooflight as rl
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.machine.environment import cpu_model
 from rooflight.inference import NullProfiler, Profiler, cpu_bucket_timer, cuda_bucket_timer, register_active_profiler
-from rooflight.inference.config import Domain
-from rooflight.inference.report import report_of
-from rooflight.machine.environment import cpu_model
 from rooflight.roofline.time_by_place import UNATTRIBUTED
+from rooflight.studies.inference.config import Domain
+from rooflight.studies.inference.report import report_of
 
 GB = 10**9
 
@@ -364,7 +364,7 @@ def test_lengths_that_are_sums_are_recorded_per_sequence(make, model):
 
 
 def test_of_many_batch_sizes_those_that_took_most_time_are_bounded(bench, monkeypatch, prof):
-    monkeypatch.setattr("rooflight.inference.recording.MOST_BOUNDED", 2)
+    monkeypatch.setattr("rooflight.studies.inference.recording.MOST_BOUNDED", 2)
     with run_of(prof):
         for batch, ns in ((1, 10), (2, 30), (3, 20)):
             with prof.step_timing_ctx():

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from measured_runs import run_of
 
-from rooflight.capture.time.buckets import MORE_BUCKETS
 from rooflight.inference import attention_compute_timer, cpu_bucket_timer, cuda_bucket_timer, rope_compute_timer
+from rooflight.sources.capture.time.buckets import MORE_BUCKETS
 
 NS = 1e-6  # ms
 

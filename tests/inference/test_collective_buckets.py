@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from rooflight.inference import Profiler
-from rooflight.inference.config import MODEL_BUCKET_ORDER
-from rooflight.inference.engines.collectives import _FUNCTIONAL, _METHODS
-from rooflight.inference.engines.graphs import StandIn, _shared
+from rooflight.studies.inference.config import MODEL_BUCKET_ORDER
+from rooflight.studies.inference.engines.collectives import _FUNCTIONAL, _METHODS
+from rooflight.studies.inference.engines.graphs import StandIn, _shared
 
 WORKER = "tensor_parallel_worker.py"
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from measured_runs import run_of
 
-from rooflight.inference.facts import UNBINNED, LengthBins, reduced, token_count
-from rooflight.inference.runs import COLUMNS
-from rooflight.inference.sums import MOST_SAMPLES, Reservoir
+from rooflight.studies.inference.facts import UNBINNED, LengthBins, reduced, token_count
+from rooflight.studies.inference.runs import COLUMNS
+from rooflight.studies.inference.sums import MOST_SAMPLES, Reservoir
 
 MS = 1_000_000
 

@@ -6,10 +6,10 @@ import pytest
 from fake_device import FakeDevice
 from measured_runs import run_of
 
+from rooflight.hardware.machine.timing import CudaDevice
 from rooflight.inference import Profiler, cpu_bucket_timer, cuda_bucket_timer
-from rooflight.inference.clocks import device_now
-from rooflight.inference.step import MOST_PENDING
-from rooflight.machine.timing import CudaDevice
+from rooflight.studies.inference.clocks import device_now
+from rooflight.studies.inference.step import MOST_PENDING
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_tokens_of_sequences_on_a_device_are_counted_there():
     """As ``test_sequences_that_are_finished_get_no_tokens``, on tensors that are said to be on a device."""
     from types import SimpleNamespace
 
-    from rooflight.inference.engines.transformers import _count
+    from rooflight.studies.inference.engines.transformers import _count
 
     counted = []
     steps = SimpleNamespace(

@@ -7,7 +7,7 @@ from measured_runs import run_of
 from toy_engine import MAPPING, Engine, Scheduler, engine_of
 
 from rooflight.inference import register_engine_mapping
-from rooflight.inference.engines.mapping import Bucket, EngineMapping, Reads, Run, Step
+from rooflight.studies.inference.engines.mapping import Bucket, EngineMapping, Reads, Run, Step
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_mappings_with_wrong_parts_are_refused_when_they_are_made(make, message)
 
 def test_mappings_are_found_by_class_and_refuse_duplicates(bench):
     name = f"{Engine.__module__}.{Engine.__qualname__}"
-    from rooflight.inference.engines import hooks as engine_mappings
+    from rooflight.studies.inference.engines import hooks as engine_mappings
 
     mapping = EngineMapping(name="by class", methods=MAPPING.methods, classes=(name,))
     try:

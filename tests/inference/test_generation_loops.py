@@ -12,9 +12,14 @@ import transformers
 from measured_runs import quiet, run_of
 from small_decoders import GPT2, HEAD, LLAMA, SIZES
 
-from rooflight.inference.generation.decoding import decode
-from rooflight.inference.generation.speculative import accept_sampled, count_accepted, speculative_decode, token_after
-from rooflight.workloads.build import build_model
+from rooflight.sources.workloads.build import build_model
+from rooflight.studies.inference.generation.decoding import decode
+from rooflight.studies.inference.generation.speculative import (
+    accept_sampled,
+    count_accepted,
+    speculative_decode,
+    token_after,
+)
 
 MIXED = ["sliding_attention", "full_attention"]
 FAMILIES = {

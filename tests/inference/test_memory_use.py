@@ -16,9 +16,9 @@ from measured_runs import run_of
 from small_decoders import LLAMA
 from test_attach_model import FAMILIES, build
 
-from rooflight.inference.facts import cache_bytes
-from rooflight.inference.runs import KvCacheUse
-from rooflight.machine.memory import Memory, host_memory
+from rooflight.hardware.machine.memory import Memory, host_memory
+from rooflight.studies.inference.facts import cache_bytes
+from rooflight.studies.inference.runs import KvCacheUse
 
 CONFIG = transformers.LlamaConfig(**LLAMA)
 
@@ -155,7 +155,7 @@ def test_memory_of_the_host_grows_with_what_is_held(make):
 
 
 def test_without_counters_memory_is_unknown(make, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.clocks.host_memory", lambda: None)
+    monkeypatch.setattr("rooflight.studies.inference.clocks.host_memory", lambda: None)
     host = make()
     with run_of(host.profiler, bsz=1):
         pass

@@ -8,7 +8,7 @@ from measured_runs import run_of
 from small_decoders import GptFast
 from torch import nn
 
-from rooflight.inference.engines.module_shapes import buckets_by_shape
+from rooflight.studies.inference.engines.module_shapes import buckets_by_shape
 
 
 @pytest.mark.parametrize("names", ["wqkv wo w13 w2", "one two three four"])

@@ -29,8 +29,8 @@ from rooflight.inference import (
     release_active_profiler,
     rope_compute_timer,
 )
-from rooflight.inference.result import ConfigDocument
-from rooflight.inference.timers import OFF
+from rooflight.studies.inference.result import ConfigDocument
+from rooflight.studies.inference.timers import OFF
 
 
 @pytest.fixture(autouse=True)

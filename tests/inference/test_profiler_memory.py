@@ -11,8 +11,8 @@ from fake_device import FakeDevice
 from measured_runs import run_of
 
 from rooflight.inference import cpu_bucket_timer, cuda_bucket_timer
-from rooflight.inference.serving import GAP_COLUMNS, REQUEST_COLUMNS
-from rooflight.inference.sums import Reservoir
+from rooflight.studies.inference.serving import GAP_COLUMNS, REQUEST_COLUMNS
+from rooflight.studies.inference.sums import Reservoir
 
 
 def grown(work, *, warm, first, then):
@@ -32,12 +32,12 @@ def grown(work, *, warm, first, then):
 
 @pytest.fixture
 def small_reservoirs(monkeypatch):
-    monkeypatch.setattr("rooflight.inference.sums.Reservoir.__init__.__defaults__", (100,))
+    monkeypatch.setattr("rooflight.studies.inference.sums.Reservoir.__init__.__defaults__", (100,))
 
 
 @pytest.fixture
 def small_log(monkeypatch):
-    monkeypatch.setattr("rooflight.capture.time.bucket_log.MOST_NOTES", 2000)
+    monkeypatch.setattr("rooflight.sources.capture.time.bucket_log.MOST_NOTES", 2000)
 
 
 def keep_50_requests(prof):
@@ -114,7 +114,7 @@ def test_a_step_of_endless_buckets_is_bounded_and_said(make, kind):
 
 @pytest.mark.usefixtures("small_log")
 def test_steps_of_many_buckets_are_read_before_the_log_is_full(monkeypatch, make):
-    monkeypatch.setattr("rooflight.inference.step._NOTES", 500)
+    monkeypatch.setattr("rooflight.studies.inference.step._NOTES", 500)
     host = make()
     prof = host.profiler
     with run_of(prof, bsz=1):
@@ -146,7 +146,7 @@ def runs_with_requests(bench, count, names):
 
 
 def test_runs_after_the_first_ones_share_their_sums(monkeypatch, make):
-    monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 3)
+    monkeypatch.setattr("rooflight.studies.inference.runs.MOST_RUNS", 3)
     host = make()
     runs_with_requests(host, 8, itertools.count())
     summary = host.summary()
@@ -167,7 +167,7 @@ def test_runs_after_the_first_ones_share_their_sums(monkeypatch, make):
 @pytest.mark.slow
 @pytest.mark.usefixtures("small_reservoirs")
 def test_runs_leave_nothing_behind(make, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.runs.MOST_RUNS", 10)
+    monkeypatch.setattr("rooflight.studies.inference.runs.MOST_RUNS", 10)
     host = make()
     keep_50_requests(host.profiler)
     names = itertools.count()

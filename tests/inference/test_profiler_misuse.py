@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from measured_runs import quiet, run_of
 
 from rooflight.inference import Profiler, cuda_bucket_timer, generate_run_name, register_active_profiler
-from rooflight.inference.config import folder_name
+from rooflight.studies.inference.config import folder_name
 
 
 def step(prof):
@@ -132,12 +132,12 @@ def test_a_full_disk(tmp_path, monkeypatch, caplog):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         write_all(path, text)
 
-    monkeypatch.setattr("rooflight.inference.saving.write_all", full)
+    monkeypatch.setattr("rooflight.studies.inference.saving.write_all", full)
     folder = prof.save_all()
     assert folder is not None
     assert (folder / "report.md").exists()
     assert "No space left on device" in caplog.text
-    monkeypatch.setattr("rooflight.inference.saving.write_all", lambda *_: full(tmp_path / "out", ""))
+    monkeypatch.setattr("rooflight.studies.inference.saving.write_all", lambda *_: full(tmp_path / "out", ""))
     assert prof.save_all() is None  # nowhere at all: said, and no more
     assert prof.save_config() is None
 
@@ -225,7 +225,7 @@ def test_an_error_inside_the_profiler_does_not_reach_the_engine(monkeypatch, pro
     prof.begin_run(bsz=2)
     assert prof.save_config() is None
     assert prof.save_all() is None
-    monkeypatch.setattr("rooflight.inference.profiler.Run", fail)
+    monkeypatch.setattr("rooflight.studies.inference.profiler.Run", fail)
     prof.begin_run()
     step(prof)
     assert any("a bug" in problem for problem in prof.problems.counts)

@@ -9,7 +9,7 @@ import forked_ranks
 import pytest
 from measured_runs import quiet, run_of
 
-from rooflight.inference.step import rank_and_world
+from rooflight.studies.inference.step import rank_and_world
 
 
 def test_barriers_of_a_profiler_that_only_rank_0_collects_in(tmp_path):
@@ -26,7 +26,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
     def fail():
         raise RuntimeError("rank 1 is gone")
 
-    monkeypatch.setattr("rooflight.inference.step.barrier", fail)
+    monkeypatch.setattr("rooflight.studies.inference.step.barrier", fail)
     prof = quiet(tmp_path, dist_barrier=True)
     with run_of(prof, bsz=1):
         for _ in range(3):
@@ -38,7 +38,7 @@ def test_a_barrier_that_fails_is_the_last(tmp_path, monkeypatch):
 
 def test_no_barrier_follows_an_exception(tmp_path, monkeypatch):
     calls = []
-    monkeypatch.setattr("rooflight.inference.step.barrier", lambda: calls.append(1))
+    monkeypatch.setattr("rooflight.studies.inference.step.barrier", lambda: calls.append(1))
     prof = quiet(tmp_path, dist_barrier=True)
     with run_of(prof, bsz=1):
         with pytest.raises(KeyError), prof.step_timing_ctx():

@@ -24,8 +24,8 @@ from rooflight.inference import (
     release_active_profiler,
     saving,
 )
-from rooflight.inference.result import SummaryDocument
-from rooflight.inference.saving import spread_of
+from rooflight.studies.inference.result import SummaryDocument
+from rooflight.studies.inference.saving import spread_of
 
 MS = 1_000_000
 

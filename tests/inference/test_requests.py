@@ -9,8 +9,8 @@ import pytest
 from measured_runs import run_of
 
 from rooflight.inference import NullProfiler
-from rooflight.inference.serving import REQUEST_COLUMNS
-from rooflight.inference.sums import Reservoir
+from rooflight.studies.inference.serving import REQUEST_COLUMNS
+from rooflight.studies.inference.sums import Reservoir
 
 
 def ended(prof):
@@ -135,7 +135,7 @@ def test_a_clock_that_fails_does_not_reach_the_engine(prof, monkeypatch):
 
 
 def test_open_requests_are_bounded(prof, monkeypatch):
-    monkeypatch.setattr("rooflight.inference.serving.MOST_OPEN", 3)
+    monkeypatch.setattr("rooflight.studies.inference.serving.MOST_OPEN", 3)
     prof.begin_run()
     for number in range(10):
         prof.begin_request(number)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import run_of
 
-from rooflight.inference.config import ProfilerConfig
-from rooflight.inference.problems import Problems
-from rooflight.inference.serving import REQUEST_COLUMNS, Requests
-from rooflight.inference.sums import Reservoir
+from rooflight.studies.inference.config import ProfilerConfig
+from rooflight.studies.inference.problems import Problems
+from rooflight.studies.inference.serving import REQUEST_COLUMNS, Requests
+from rooflight.studies.inference.sums import Reservoir
 
 MS = 1_000_000
 EMPTY = {"p50": None, "p90": None, "p99": None, "mean": None, "n": 0}

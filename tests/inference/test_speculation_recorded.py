@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from measured_runs import run_of
 
 from rooflight.inference import NullProfiler
-from rooflight.inference.speculation import Drafts, RoundSums, drafts_of
+from rooflight.studies.inference.speculation import Drafts, RoundSums, drafts_of
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor, lambda x: torch.tensor(x, dtype=torch.int32)])

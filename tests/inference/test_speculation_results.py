@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from measured_runs import run_of
 
-from rooflight.inference.report import report_of
-from rooflight.inference.speculation import RoundSums, drafts_of, rounds_data
 from rooflight.reporting.renderers import find
+from rooflight.studies.inference.report import report_of
+from rooflight.studies.inference.speculation import RoundSums, drafts_of, rounds_data
 
 MS = 1_000_000
 

@@ -9,7 +9,7 @@ from fake_clock import FakeClock
 from fake_device import FakeDevice
 from measured_runs import quiet, run_of
 
-from rooflight.inference.generation.trace import StepSpans
+from rooflight.studies.inference.generation.trace import StepSpans
 
 
 class Program:

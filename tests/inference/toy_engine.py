@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rooflight.inference.engines.mapping import Bucket, EngineMapping, Reads, Run, Step
+from rooflight.studies.inference.engines.mapping import Bucket, EngineMapping, Reads, Run, Step
 
 
 class Sampler:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 import transformers
 from tensor_parallel_worker import IDS, llama, profiler, state
 
-from rooflight.inference.config import Domain
+from rooflight.studies.inference.config import Domain
 
 
 def run(rank: int, world: int, folder: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.machine import cpu_load as bystander
-from rooflight.machine.cpu_load import Bystander, CpuTime
+from rooflight.hardware.machine import cpu_load as bystander
+from rooflight.hardware.machine.cpu_load import Bystander, CpuTime
 from rooflight.records.measurement import BUSY_SHARE
 
 SECONDS = st.floats(min_value=0, max_value=1e6, allow_nan=False)

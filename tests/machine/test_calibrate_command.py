@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from rooflight.cli.calibrate import calibrate
 from rooflight.cli.options import verb
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine import calibration
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import MemoryLevel, Roofs
+from rooflight.hardware.machine import calibration
 
 app = typer.Typer()
 app.command()(verb(calibrate))

@@ -7,13 +7,13 @@ import pytest
 from fake_clock import FakeClock
 
 from rooflight.devices import calibrations
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine import calibration, environment
-from rooflight.machine import cpu_load as bystander
-from rooflight.machine.cpu_load import CpuTime
-from rooflight.machine.hardware import Cache
-from rooflight.machine.probes import Figure
-from rooflight.machine.timing import Timing
+from rooflight.hardware.devices.spec import MemoryLevel, Roofs
+from rooflight.hardware.machine import calibration, environment
+from rooflight.hardware.machine import cpu_load as bystander
+from rooflight.hardware.machine.cpu_load import CpuTime
+from rooflight.hardware.machine.hardware import Cache
+from rooflight.hardware.machine.probes import Figure
+from rooflight.hardware.machine.timing import Timing
 
 torch = pytest.importorskip("torch")
 

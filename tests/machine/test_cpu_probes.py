@@ -2,8 +2,8 @@
 
 import pytest
 
-from rooflight.machine import cpu
-from rooflight.machine.hardware import Cache
+from rooflight.hardware.machine import cpu
+from rooflight.hardware.machine.hardware import Cache
 
 torch = pytest.importorskip("torch")
 

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 import pytest
 from fake_clock import FakeClock
 
-from rooflight.machine import calibration, cuda
-from rooflight.machine import timing as clocks
-from rooflight.machine.probes import Figure, search
-from rooflight.machine.timing import Timing
+from rooflight.hardware.machine import calibration, cuda
+from rooflight.hardware.machine import timing as clocks
+from rooflight.hardware.machine.probes import Figure, search
+from rooflight.hardware.machine.timing import Timing
 
 torch = pytest.importorskip("torch")
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.machine import environment
-from rooflight.machine.hardware import Cache, data_caches, memory_bytes, usable_cores
+from rooflight.hardware.machine import environment
+from rooflight.hardware.machine.hardware import Cache, data_caches, memory_bytes, usable_cores
 from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
 
 
@@ -110,7 +110,7 @@ def test_float32_settings_of_torch_s_new_kind_are_told():
     code = (
         "import torch; torch.backends.cudnn.conv.fp32_precision = 'ieee';"
         "torch.backends.mkldnn.conv.fp32_precision = 'bf16'; torch.backends.cuda.matmul.fp32_precision = 'tf32';"
-        "from rooflight.machine.environment import describe; facts = describe('cpu');"
+        "from rooflight.hardware.machine.environment import describe; facts = describe('cpu');"
         "print(*[facts[f'torch.backends.{name}.fp32_precision'] for name in "
         "('cuda.matmul', 'cudnn.conv', 'cudnn.rnn', 'mkldnn.conv')], facts['float32_matmul_precision'], sep=';')"
     )
@@ -120,7 +120,7 @@ def test_float32_settings_of_torch_s_new_kind_are_told():
 
 def test_the_fingerprint_is_stable_across_processes():
     pytest.importorskip("torch")
-    code = "from rooflight.machine.environment import fingerprint; print(fingerprint('cpu'))"
+    code = "from rooflight.hardware.machine.environment import fingerprint; print(fingerprint('cpu'))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == environment.fingerprint("cpu")
     assert len(environment.fingerprint("cpu")) == 12

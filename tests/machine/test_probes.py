@@ -5,8 +5,8 @@ from fake_clock import FakeClock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rooflight.machine.probes import Figure, Probe, Trial, search
-from rooflight.machine.timing import Timing
+from rooflight.hardware.machine.probes import Figure, Probe, Trial, search
+from rooflight.hardware.machine.timing import Timing
 
 
 def trial(clock: FakeClock, pattern: str, work: float, call_s: float, log: list[str] | None = None) -> Trial:

@@ -7,7 +7,7 @@ from fake_clock import FakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.machine.timing import SteadyClock, Timing, measure
+from rooflight.hardware.machine.timing import SteadyClock, Timing, measure
 
 SECONDS = st.floats(min_value=1e-9, max_value=1e3)
 

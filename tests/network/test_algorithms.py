@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.network.algorithms import fastest_s, hierarchical_s, least_s, ring_s, tree_s
-from rooflight.network.collectives import CollectiveKind, bus_factor, sent_share
-from rooflight.network.groups import RankGroup
-from rooflight.network.topology import Interconnect, Topology
+from rooflight.hardware.network.algorithms import fastest_s, hierarchical_s, least_s, ring_s, tree_s
+from rooflight.hardware.network.collectives import CollectiveKind, bus_factor, sent_share
+from rooflight.hardware.network.groups import RankGroup
+from rooflight.hardware.network.topology import Interconnect, Topology
 
 LINK, PORT = 400e9, 50e9
 CLUSTER = Interconnect(link_bytes_per_s=LINK, network_bytes_per_s=PORT, link_latency_s=1e-6, network_latency_s=5e-6)

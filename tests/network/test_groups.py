@@ -3,8 +3,8 @@ from builders import op, spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.network.collectives import CollectiveKind
-from rooflight.network.groups import RankGroup
+from rooflight.hardware.network.collectives import CollectiveKind
+from rooflight.hardware.network.groups import RankGroup
 
 GROUPS = st.builds(
     RankGroup,

@@ -13,7 +13,7 @@ from gemm_table import gemm
 from measured_tables import GRID, H100_FILE, write_table
 
 from rooflight.devices import calibrations, get
-from rooflight.devices.spec import DeviceSpec, MemoryLevel
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import read

@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import all_devices, get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.fit import experts as teaching
 from rooflight.prediction.fit.experts import LEAST_ROWS, join, learn, teach
 from rooflight.prediction.fit.rows import Shown

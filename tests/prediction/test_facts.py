@@ -19,8 +19,8 @@ from rooflight.costs.operators import registry
 from rooflight.costs.operators import registry as user_file
 from rooflight.costs.operators.registry import operators_of
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.devices.what_if import WhatIf, without_precision
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices.what_if import WhatIf, without_precision
 from rooflight.prediction.model.files import read_manifest
 from rooflight.prediction.predictor import SHIPPED, SUFFIX, Predictor, file_name
 from rooflight.prediction.work.facts import (

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rooflight.costs.cost import OpCost
 from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import all_devices, get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.work.facts import (
     FACTS,
     PRODUCT_KEY,

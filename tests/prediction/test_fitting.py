@@ -18,7 +18,7 @@ from sessions import Call, session_of
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.devices.spec import Roofs
+from rooflight.hardware.devices.spec import Roofs
 from rooflight.prediction.fit import fitting as workers
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import Fit, fit, learn_all, read_for_fit

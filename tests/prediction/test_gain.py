@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 import rooflight as rl
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.machine.memory import fresh_page_s
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.machine.memory import fresh_page_s
 from rooflight.prediction.gain import gain as gains
 from rooflight.prediction.gain.gain import (
     FILE,

@@ -23,7 +23,7 @@ from rooflight.costs.operators.operator import Operator, Work, accepted, over_sh
 from rooflight.costs.operators.signatures import call, tensor
 from rooflight.costs.registry import cost_of, formula
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.lint.findings import row_bounds
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.work.facts import Facts, facts_of, facts_of_shapes

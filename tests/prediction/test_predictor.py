@@ -20,7 +20,7 @@ from measured_tables import A100_FILE, GRID, H100_FILE, VECTORS, write_table
 
 from rooflight.costs.operators import registry
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.fit.experts import LEAST_ROWS
 from rooflight.prediction.fit.fitting import fit
 from rooflight.prediction.predictor import SUFFIX, Predictor

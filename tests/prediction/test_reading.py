@@ -10,8 +10,8 @@ import pytest
 
 from rooflight import devices
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import MemoryLevel, Roofs
 from rooflight.prediction.lint.tables import report_of
 from rooflight.prediction.read import find, read, read_file
 from rooflight.prediction.read.measured import sheet_of

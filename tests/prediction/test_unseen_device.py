@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rooflight.devices import get
-from rooflight.devices.spec import Reached
+from rooflight.hardware.devices.spec import Reached
 from rooflight.prediction.fit.experts import join, teach, with_reached
 from rooflight.prediction.fit.few_rows import correction
 from rooflight.prediction.fit.rows import Shown

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import rooflight as rl
-from rooflight.compiling.hot import gain
 from rooflight.devices import calibrations
 from rooflight.prediction.read.files import read
+from rooflight.studies.compiling.hot import gain
 
 WRITTEN = Path(__file__).parents[1] / "written_before"
 
@@ -26,7 +26,7 @@ def test_a_session():
     session = rl.load(WRITTEN / "step.session")
     analysis = rl.analyze(session, "H100-SXM5-80GB")
     assert len(session.measurement.wall_samples_s) == 10
-    # [16, 32] @ [32, 64]: 2 * 16 * 32 * 64 = 65,536, forward and for its weight; [16, 64] @ [64, 8]: 16,384, three times
+    # [16, 32] @ [32, 64]: 2 * 16 * 32 * 64 = 65,536, and for its weight; [16, 64] @ [64, 8]: 16,384, three times
     assert analysis.totals.matrix_flops == 2 * 65_536 + 3 * 16_384
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rooflight.devices import all_devices
-from rooflight.devices.tables import list_report
+from rooflight.hardware.devices.tables import list_report
 from rooflight.reporting.output import Outputs
 
 REPORT = list_report(all_devices())

@@ -6,7 +6,7 @@ import pytest
 from announced import announce
 
 from rooflight.devices import all_devices
-from rooflight.devices.tables import list_report
+from rooflight.hardware.devices.tables import list_report
 from rooflight.reporting.output import Outputs
 from rooflight.reporting.renderers import ENTRY_POINT_GROUP, find
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rooflight.costs.cost import OpCost
 from rooflight.costs.lanes import FEWEST_LANES, array_of, over_lanes
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
 from rooflight.roofline.bound import Bound, Limiter, bound_of, fits_unknown_cache, memory_time, uncached_memory_time
 
 H100 = get("H100-SXM5-80GB")

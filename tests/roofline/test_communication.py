@@ -9,11 +9,11 @@ from sessions import Call, session_of
 
 from rooflight.costs.registry import cost_of
 from rooflight.devices import get
-from rooflight.devices.spec import Network
-from rooflight.network.algorithms import ring_s, tree_s
-from rooflight.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes
-from rooflight.network.groups import RankGroup
-from rooflight.network.topology import Interconnect, Topology
+from rooflight.hardware.devices.spec import Network
+from rooflight.hardware.network.algorithms import ring_s, tree_s
+from rooflight.hardware.network.collectives import _KINDS, CollectiveKind, bus_factor, kind_of, payload_bytes
+from rooflight.hardware.network.groups import RankGroup
+from rooflight.hardware.network.topology import Interconnect, Topology
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
 from rooflight.reporting.json import render_json

@@ -8,7 +8,7 @@ import rooflight as rl
 from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
 from rooflight.devices import get, names
-from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, Roofs
 from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
 from rooflight.roofline.bound import float32_rules
 from rooflight.roofline.tables.report import report_of

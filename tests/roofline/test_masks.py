@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import rooflight as rl
-from rooflight.capture.record.constants import noting_constants
 from rooflight.roofline.analysis import Analysis
+from rooflight.sources.capture.record.constants import noting_constants
 
 H100 = "H100-SXM5-80GB"
 N = 64

@@ -12,7 +12,7 @@ from rich.console import Console
 from sessions import Call, programs_of, session_of
 
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, Roofs
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.signature import OpSignature
 from rooflight.reporting.console import print_report

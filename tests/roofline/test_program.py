@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sessions import Call, session_of
 
 from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import DeviceSpec, Link, MemoryLevel, Roofs
 from rooflight.records.session import KEPT, STOOD, Lifetimes
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.bound import Limiter

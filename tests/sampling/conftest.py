@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from rooflight.machine import timing as clocks
-from rooflight.machine.hardware import data_caches
+from rooflight.hardware.machine import timing as clocks
+from rooflight.hardware.machine.hardware import data_caches
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.devices.spec import MemoryLevel, Roofs
-from rooflight.machine import calibration as machine
-from rooflight.machine.calibration import roofs_by_name
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.devices.spec import MemoryLevel, Roofs
+from rooflight.hardware.machine import calibration as machine
+from rooflight.hardware.machine.calibration import roofs_by_name
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.sampling.nodes.calibrate import ClusterCalibration, collect, save_best

@@ -11,8 +11,8 @@ from fake_clock import FakeClock
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import STEP, Operator, Prepared, RefusedError, Work
 from rooflight.costs.operators.sizes import Size
-from rooflight.machine import timing as clocks
-from rooflight.machine.timing import ColdClock, flush_caches
+from rooflight.hardware.machine import timing as clocks
+from rooflight.hardware.machine.timing import ColdClock, flush_caches
 from rooflight.records.samples import Status, middle_s, undisturbed_s
 from rooflight.sampling.runner import Repeats, Sampler, failure_of, needed_bytes
 from rooflight.sampling.sweeps import small_shapes

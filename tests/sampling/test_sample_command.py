@@ -14,8 +14,8 @@ import time
 import pytest
 
 from rooflight.costs.operators import registry
-from rooflight.machine import cpu_load as bystander
-from rooflight.machine.cpu_load import CpuTime
+from rooflight.hardware.machine import cpu_load as bystander
+from rooflight.hardware.machine.cpu_load import CpuTime
 from rooflight.sampling.job import ProgressLog, line_of
 
 ROOFLIGHT = (sys.executable, "-m", "rooflight")

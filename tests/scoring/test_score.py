@@ -10,12 +10,12 @@ from torch import nn
 from tracked import ROOFS
 
 import rooflight as rl
-from rooflight.devices.what_if import WhatIf
+from rooflight.hardware.devices.what_if import WhatIf
 from rooflight.scoring import score
-from rooflight.scoring.run import computes_in_tf32
-from rooflight.scoring.tables import report_of
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.outputs import Difference
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.outputs import Difference
+from rooflight.studies.scoring.run import computes_in_tf32
+from rooflight.studies.scoring.tables import report_of
 
 KEEPS = "gives the same result for other inputs: it keeps results between calls, or ignores its inputs"
 
@@ -160,7 +160,7 @@ def test_another_device_has_bounds_and_no_times(files):
 
 
 def test_programs_that_do_not_fit_are_not_run(files, monkeypatch):
-    monkeypatch.setattr("rooflight.scoring.run.free_memory_bytes", lambda kind: 1000)
+    monkeypatch.setattr("rooflight.studies.scoring.run.free_memory_bytes", lambda kind: 1000)
     found = scored(files, "raise SystemError")
     assert (found.checked, found.trials) == (None, None)
     assert "side by side need at least" in report_of(found).conclusion

@@ -4,8 +4,8 @@ import pytest
 import torch
 from fake_clock import FakeClock
 
-from rooflight.machine.cpu_load import Bystander, CpuTime
-from rooflight.scoring.trials import BOX_S, FEWEST_TRIALS, MOST_TRIALS, WrongResultError, timed
+from rooflight.hardware.machine.cpu_load import Bystander, CpuTime
+from rooflight.studies.scoring.trials import BOX_S, FEWEST_TRIALS, MOST_TRIALS, WrongResultError, timed
 
 
 class Track:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.traces.file import chunks
-from rooflight.traces.file.chunks import TraceChunks
-from rooflight.traces.file.discovery import is_trace
+from rooflight.sources.traces.file import chunks
+from rooflight.sources.traces.file.chunks import TraceChunks
+from rooflight.sources.traces.file.discovery import is_trace
 
 names = st.text(alphabet=st.sampled_from('ab"\\{}[],: \n'), max_size=8)
 events = st.lists(

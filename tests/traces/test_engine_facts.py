@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kineto_traces import kernel, launch, op, ran, span
 
 import rooflight as rl
-from rooflight.traces.ops.engines import in_window, read_model, step_lengths
+from rooflight.sources.traces.ops.engines import in_window, read_model, step_lengths
 
 MODELS = Path(__file__).parent.parent / "models"
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from kineto_traces import kernel, launch, op
 
 from rooflight.costs.registry import cost_of
-from rooflight.traces.ops.context import dtypes_of_kernel, windows
+from rooflight.sources.traces.ops.context import dtypes_of_kernel, windows
 
 CONV = ["float", "float", "", "GenericList", "GenericList", "GenericList", "Bool", "GenericList", "Int"]
 

@@ -7,7 +7,7 @@ from kineto_traces import ran
 
 import rooflight as rl
 from rooflight.records.signature import COMPUTED_IN
-from rooflight.traces.ops.context import precision_of_kernel
+from rooflight.sources.traces.ops.context import precision_of_kernel
 
 MM = {"dims": [[256, 512], [512, 1024]], "types": ["float", "float"]}
 FLOPS = 2 * 256 * 512 * 1024

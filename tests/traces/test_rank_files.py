@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from rooflight.traces.file.discovery import ranks_in, ranks_of, traces_in
+from rooflight.sources.traces.file.discovery import ranks_in, ranks_of, traces_in
 
 
 def trace(path, rank=None, size=None):

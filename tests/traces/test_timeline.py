@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kineto_traces import kernel, launch, op, write
 
 import rooflight as rl
-from rooflight.traces.time.idle import Covered
+from rooflight.sources.traces.time.idle import Covered
 
 MM = {"dims": [[4, 8], [8, 2]], "types": ["float", "float"]}
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -5,8 +5,8 @@ from kineto_traces import kernel, launch, op, ran, span
 
 import rooflight as rl
 from rooflight.costs.registry import cost_of
-from rooflight.traces.file.trace import CollectiveArgs
-from rooflight.traces.ops.collectives import Groups, annotated_collective, described_collective
+from rooflight.sources.traces.file.trace import CollectiveArgs
+from rooflight.sources.traces.ops.collectives import Groups, annotated_collective, described_collective
 
 NO_GROUPS = Groups(0, {})
 

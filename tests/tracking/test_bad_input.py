@@ -12,15 +12,15 @@ from torch import nn
 from tracked import CPU, Model, hooks_of, loss_of, tokens
 
 import rooflight as rl
-from rooflight.capture.record import dispatch, recorder
-from rooflight.capture.record import modules as functions
-from rooflight.capture.record.dispatch import DispatchSource
-from rooflight.capture.time import spans
-from rooflight.capture.time.marks import HostMarks
 from rooflight.reporting import console
 from rooflight.roofline import costed
+from rooflight.sources.capture.record import dispatch, recorder
+from rooflight.sources.capture.record import modules as functions
+from rooflight.sources.capture.record.dispatch import DispatchSource
+from rooflight.sources.capture.time import spans
+from rooflight.sources.capture.time.marks import HostMarks
+from rooflight.studies.tracking.loop import Tracker
 from rooflight.tracking import loop, observer
-from rooflight.tracking.loop import Tracker
 
 
 class Failing:

@@ -22,7 +22,7 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations import TensorBoardCallback
 
 import rooflight as rl
-from rooflight.tracking.callbacks import hf, lightning
+from rooflight.studies.tracking.callbacks import hf, lightning
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec.` is deprecated"),  # lightning 2.6 on torch 2.13
@@ -298,7 +298,7 @@ def test_hf_the_trainers_own_board_and_run(tmp_path, monkeypatch):
 
 def test_hf_an_error_of_ours_is_told_once_and_training_goes_on(tmp_path, monkeypatch, caplog):
     plain = hf_trainer(tmp_path, model=seeded()).train()
-    monkeypatch.setattr("rooflight.tracking.observer.analyze", broken)
+    monkeypatch.setattr("rooflight.studies.tracking.observer.analyze", broken)
     trainer = hf_trainer(tmp_path, model=seeded())
     with caplog.at_level(logging.WARNING, "rooflight"), hf.SolCallback(trainer, device=DEVICE, interval=1):
         tracked = trainer.train()
@@ -317,7 +317,7 @@ def test_a_device_that_nobody_knows_is_refused_before_training():
 
 
 def test_a_machine_that_cannot_be_measured_stops_no_training(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("rooflight.tracking.loop.find_device", broken)
+    monkeypatch.setattr("rooflight.studies.tracking.loop.find_device", broken)
     with caplog.at_level(logging.WARNING, "rooflight"):
         fit(tmp_path, lightning.SolCallback(interval=0))
     assert "rooflight: nothing is tracked: RuntimeError: no roof" in caplog.text
@@ -388,7 +388,7 @@ def test_lightning_two_trainings_with_one_callback(tmp_path):
 
 
 def test_lightning_an_error_of_ours_is_told_once_and_training_goes_on(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("rooflight.tracking.observer.analyze", broken)
+    monkeypatch.setattr("rooflight.studies.tracking.observer.analyze", broken)
     with caplog.at_level(logging.WARNING, "rooflight"):
         writer, module = fit(tmp_path, lightning.SolCallback(device=DEVICE, interval=1))
     assert module.model.calls == 4 * ACCUMULATION

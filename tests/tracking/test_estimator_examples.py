@@ -10,7 +10,7 @@ from torch import nn
 from tracked import Model, calibrate_by_hand, tokens
 
 from rooflight import LayerSOLHooks, initialize_sol, log_training_sol, sol_nvtx_range
-from rooflight.tracking.loop import add_sol_arguments, shutdown_sol
+from rooflight.studies.tracking.loop import add_sol_arguments, shutdown_sol
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from torch.nn import functional
 from tracked import CPU, Model, loss_of, tokens
 
 from rooflight import FunctionalPatcher, sol_profile
-from rooflight.capture.record import dispatch
 from rooflight.roofline.tables.document import analysis_data
+from rooflight.sources.capture.record import dispatch
 
 
 def patched(run, *models) -> FunctionalPatcher:

@@ -12,7 +12,7 @@ from tracked import CPU, Model, hooks_of, loss_of, tokens
 
 import rooflight as rl
 from rooflight import LayerSOLHooks, sol_profile
-from rooflight.capture.record import dispatch
+from rooflight.sources.capture.record import dispatch
 
 
 def train(model: nn.Module, batch: int = 2) -> None:
@@ -188,10 +188,10 @@ def test_an_error_of_our_own_does_not_reach_the_program_and_is_told_with_the_rep
     if where == "op":
         monkeypatch.setattr(dispatch, "_current_graph_task_id", fail)
     elif where == "hook":
-        monkeypatch.setattr("rooflight.capture.time.spans.look_of", fail)
+        monkeypatch.setattr("rooflight.sources.capture.time.spans.look_of", fail)
     else:
-        monkeypatch.setattr("rooflight.tracking.observer.analyze", fail)
-        monkeypatch.setattr("rooflight.tracking.layers.analyze", fail)
+        monkeypatch.setattr("rooflight.studies.tracking.observer.analyze", fail)
+        monkeypatch.setattr("rooflight.studies.tracking.layers.analyze", fail)
     with sol_profile(model, CPU) as hooks:
         output = model(tokens())
         output.sum().backward()
@@ -204,7 +204,7 @@ def test_an_error_of_our_own_does_not_reach_the_program_and_is_told_with_the_rep
 
 def test_an_error_of_our_own_between_steps_does_not_reach_the_loop(monkeypatch):
     model = Model()
-    monkeypatch.setattr("rooflight.tracking.observer.analyze", lambda *_: 1 / 0)
+    monkeypatch.setattr("rooflight.studies.tracking.observer.analyze", lambda *_: 1 / 0)
     hooks = LayerSOLHooks(model, CPU).attach()
     train(model)
     hooks.step()

@@ -14,8 +14,8 @@ from tracked import CPU, Model, calibrate_by_hand, hooks_of, loss_of, tokens
 
 import rooflight as rl
 from rooflight import initialize_sol, log_training_sol
+from rooflight.studies.tracking.loop import Tracker, add_sol_arguments, shutdown_sol
 from rooflight.tracking import loop, observer
-from rooflight.tracking.loop import Tracker, add_sol_arguments, shutdown_sol
 
 FORWARD_FLOPS = 9472  # of Model on 8 tokens: 2 * 8 * (2 * 256 + 80)
 

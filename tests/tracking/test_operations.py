@@ -8,7 +8,7 @@ from tracked import CPU, calibrate_by_hand
 import rooflight as rl
 from rooflight import OpRecord, OpType, TensorShape
 from rooflight.roofline.bound import Limiter
-from rooflight.tracking.operations import COLLECTIVES
+from rooflight.studies.tracking.operations import COLLECTIVES
 
 
 def shape(*dims: int, dtype: str = "float32") -> TensorShape:
@@ -58,7 +58,7 @@ def test_the_bound_is_the_roofline_s():
 
 def test_without_a_device_it_is_the_one_at_hand(tmp_path, monkeypatch):
     calibrate_by_hand(tmp_path, monkeypatch)
-    monkeypatch.setattr("rooflight.machine.hardware.cuda_name", lambda: None)
+    monkeypatch.setattr("rooflight.hardware.machine.hardware.cuda_name", lambda: None)
     assert rl.get_current_device_spec() == rl.current_device()
     wide = shape(1024, 1024)
     assert OpRecord(OpType.MM, (wide, wide), (wide,)).bound().compute_s == 2 * 1024**3 / CPU.matrix_peak("float32")

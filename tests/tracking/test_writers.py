@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
-from rooflight.capture.time.marks import HostMarks
 from rooflight.reporting.writers import write_scalars, writers_in
-from rooflight.tracking.loop import Tracker
+from rooflight.sources.capture.time.marks import HostMarks
+from rooflight.studies.tracking.loop import Tracker
 
 SCALARS = {"sol/iteration_s": 0.25, "sol_phase/forward/seconds": 0.125}
 
@@ -137,7 +137,7 @@ def test_what_the_device_has_not_finished_is_written_at_the_end(monkeypatch):
 
             return answer
 
-    monkeypatch.setattr("rooflight.capture.time.spans.HostMarks", Late)
+    monkeypatch.setattr("rooflight.sources.capture.time.spans.HostMarks", Late)
     run = Run()
     tracker = tracked(run, iterations=4)
     assert [step for _, step in run.written] == [0, 1, 2, 3]

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from rooflight.capture.run.elsewhere import Program, Wanted, seen_of
 from rooflight.front.device import find_device
+from rooflight.sources.capture.run.elsewhere import Program, Wanted, seen_of
 
 SCRIPT = """import torch
 model = torch.nn.Conv2d(3, 8, 3).to("cuda")
@@ -27,7 +27,7 @@ def child(tmp_path, before):
     device = find_device("H100-SXM5-80GB")
     wanted = Wanted(program=Program(target="it.py", arguments=(), module=False), devices=(device.name,),
                     seen=seen_of(device), gpus=2, nodes=1, rank=0, saved="it.session", loud=False)  # fmt: skip
-    code = f"from rooflight.virtual import hooks; {before}\nfrom rooflight.virtual.child import main; main()"
+    code = f"from rooflight.sources.virtual import child, hooks; {before}\nchild.main()"
     command = [sys.executable, "-c", code, wanted.command()[-1]]
     return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False)
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import rooflight as rl
-from rooflight.capture.run.elsewhere import seen_of
 from rooflight.front import elsewhere
 from rooflight.front.device import find_device
+from rooflight.sources.capture.run.elsewhere import seen_of
 
 MODEL = """import torch
 model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)).to(DEVICE)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rooflight.workloads.specs import checked_spec
-from rooflight.workloads.spread import Layout
+from rooflight.sources.workloads.specs import checked_spec
+from rooflight.sources.workloads.spread import Layout
 
 EIGHT = ("--step", "train", "--small", "--device", "8xH100-SXM5-80GB")
 

@@ -7,9 +7,9 @@ import inspect
 import pytest
 import torch
 
-from rooflight.capture.run.elsewhere import Seen
-from rooflight.virtual import api
-from rooflight.virtual.memory import Memory
+from rooflight.sources.capture.run.elsewhere import Seen
+from rooflight.sources.virtual import api
+from rooflight.sources.virtual.memory import Memory
 
 SEEN = Seen(name="a GPU", capability=(9, 0), memory=80 << 30, units=132, l2=50 << 20)
 TABLE = api.answers(api._Current(api.VirtualMode(lambda *_: None, 2)), SEEN, 2, Memory())

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import rooflight as rl
-from rooflight.capture.run.elsewhere import Program
 from rooflight.devices import get
 from rooflight.front.elsewhere import record_elsewhere
+from rooflight.sources.capture.run.elsewhere import Program
 
 SCRIPTS = Path(__file__).parents[1] / "scripts" / "cuda"
 H100 = "H100-SXM5-80GB"
@@ -95,7 +95,7 @@ def test_the_parent_never_imports_the_room(tmp_path):
         "import sys; sys.argv[1:] = ['run', '--on', 'H100-SXM5-80GB', 'none.py']\n"
         "from rooflight.cli.main import main\n"
         "try: main()\n"
-        "finally: assert not [n for n in sys.modules if n.startswith('rooflight.virtual')]; print('without')\n"
+        "finally: assert not [n for n in sys.modules if n.startswith('rooflight.sources.virtual')]; print('without')\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", code], check=False, cwd=tmp_path, capture_output=True, text=True, timeout=60

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rooflight.workloads.outputs import Difference, compare, copied, same_tensors
+from rooflight.sources.workloads.outputs import Difference, compare, copied, same_tensors
 
 X = torch.tensor([1.0, -2.0, 3.0])
 
@@ -108,7 +108,7 @@ def test_a_product_of_rounded_factors_is_as_precise_as_the_rounding(dtype, preci
 def test_chunks_sum_to_the_whole(monkeypatch):
     reference, solution = torch.randn(1000), torch.randn(1000)
     whole = compare(reference, solution)
-    monkeypatch.setattr("rooflight.workloads.outputs._CHUNK", 7)
+    monkeypatch.setattr("rooflight.sources.workloads.outputs._CHUNK", 7)
     pieces = compare(reference, solution)
     assert (pieces.error, pieces.outside) == (whole.error, whole.outside)
     assert pieces.rms == pytest.approx(whole.rms)

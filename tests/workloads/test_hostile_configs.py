@@ -9,7 +9,7 @@ from small_architectures import config_of
 
 from rooflight.front.options import RunOptions
 from rooflight.front.targets import analyze_target
-from rooflight.workloads.errors import TargetError, first_words
+from rooflight.sources.workloads.errors import TargetError, first_words
 
 GPT2 = config_of("GPT2LMHeadModel")
 LLAMA = config_of("LlamaForCausalLM")

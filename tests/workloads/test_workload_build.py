@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from rooflight.workloads.build import build_model, torch_device, torch_dtype
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.presets import preset
+from rooflight.sources.workloads.build import build_model, torch_device, torch_dtype
+from rooflight.sources.workloads.errors import TargetError
+from rooflight.sources.workloads.presets import preset
 
 
 def test_the_largest_model_on_meta_holds_no_weights_and_tied_ones_are_tied():

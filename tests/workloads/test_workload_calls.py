@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rooflight.capture.record.recorder import record
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.targets import open_target
-from rooflight.workloads.user_step import Calls, differentiated
+from rooflight.sources.capture.record.recorder import record
+from rooflight.sources.workloads.errors import TargetError
+from rooflight.sources.workloads.targets import open_target
+from rooflight.sources.workloads.user_step import Calls, differentiated
 
 PROGRAM = """
 import torch

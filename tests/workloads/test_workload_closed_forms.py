@@ -2,8 +2,8 @@ import closed_forms
 import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
-from rooflight.workloads.presets import preset
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.presets import preset
+from rooflight.sources.workloads.steps import make_step
 
 DENSE = ["gpt2", "llama-3.1-8b", "qwen3-8b", "gpt-neox-20b"]
 

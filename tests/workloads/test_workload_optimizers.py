@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflight.workloads.build import make_optimizer
+from rooflight.sources.workloads.build import make_optimizer
 
 
 class Ops(TorchDispatchMode):

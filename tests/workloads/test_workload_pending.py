@@ -6,8 +6,8 @@ import functools
 
 import pytest
 
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.user_code import refuse_async, refuse_generator, refuse_pending
+from rooflight.sources.workloads.errors import TargetError
+from rooflight.sources.workloads.user_code import refuse_async, refuse_generator, refuse_pending
 
 
 def numbers():

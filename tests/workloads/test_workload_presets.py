@@ -3,10 +3,10 @@ import sys
 
 import pytest
 
-from rooflight.workloads.build import build_model
-from rooflight.workloads.classes import class_of
-from rooflight.workloads.errors import TargetError
-from rooflight.workloads.presets import PRESETS, load_presets, preset
+from rooflight.sources.workloads.build import build_model
+from rooflight.sources.workloads.classes import class_of
+from rooflight.sources.workloads.errors import TargetError
+from rooflight.sources.workloads.presets import PRESETS, load_presets, preset
 
 # Millions of parameters as their makers publish them, tied embeddings counted once.
 PUBLISHED_MILLIONS = {
@@ -86,7 +86,7 @@ def test_files_of_presets_refuse_duplicates_and_inherit_values(tmp_path):
 
 def test_listing_presets_imports_neither_torch_nor_transformers():
     code = (
-        "import sys; from rooflight.workloads import presets, targets; presets.preset('gpt2'); "
+        "import sys; from rooflight.sources.workloads import presets, targets; presets.preset('gpt2'); "
         "targets.find_target('gpt2'); assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,10 +12,10 @@ from tracked import calibrate_by_hand
 import rooflight as rl
 from rooflight.front.options import RunOptions
 from rooflight.front.targets import analyze_target
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.problem import is_problem
-from rooflight.workloads.problem_step import load_problem
-from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, open_target
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.problem import is_problem
+from rooflight.sources.workloads.problem_step import load_problem
+from rooflight.sources.workloads.targets import ProblemFile, UserFunction, find_target, open_target
 
 GOOD = textwrap.dedent("""
     import torch

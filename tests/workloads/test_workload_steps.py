@@ -4,10 +4,10 @@ from attention_spy import AttentionSpy
 from transformers import AutoConfig
 from transformers.cache_utils import DynamicCache
 
-from rooflight.workloads.classes import KINDS
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.presets import PRESETS, preset
-from rooflight.workloads.steps import make_step
+from rooflight.sources.workloads.classes import KINDS
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.presets import PRESETS, preset
+from rooflight.sources.workloads.steps import make_step
 
 BATCH, SEQ = 2, 16
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.presets import preset
-from rooflight.workloads.targets import ConfigFile, UserFunction, called, find_target, open_target
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.presets import preset
+from rooflight.sources.workloads.targets import ConfigFile, UserFunction, called, find_target, open_target
 
 TINY_LLAMA = {
     "model_type": "llama",

@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from rooflight.workloads.errors import RunFailed, TargetError
-from rooflight.workloads.steps import unguarded
-from rooflight.workloads.targets import open_target
+from rooflight.sources.workloads.errors import RunFailed, TargetError
+from rooflight.sources.workloads.steps import unguarded
+from rooflight.sources.workloads.targets import open_target
 
 
 @pytest.fixture

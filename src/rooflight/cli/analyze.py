@@ -117,7 +117,7 @@ def analyze(
     """
     from rooflight.front.device import without_calibrating
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
-    from rooflight.traces.file.discovery import traces_in
+    from rooflight.sources.traces.file.discovery import traces_in
 
     outputs = output.open(save=output.save)
     if output.top < 1:

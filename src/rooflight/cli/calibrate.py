@@ -14,7 +14,7 @@ from rooflight.records.quantity import count_of
 from rooflight.sampling.executor.options import NodesOptions
 
 if TYPE_CHECKING:
-    from rooflight.devices.calibrations import Calibration
+    from rooflight.hardware.devices.calibrations import Calibration
     from rooflight.reporting.output import Outputs
 
 Kind = Literal["cpu", "cuda"]
@@ -69,8 +69,8 @@ def calibrate(
     if where.executor != "local":
         _calibrate_nodes(where, device, out, outputs, quick=quick, force=force)
         return
-    from rooflight.devices import calibrations
-    from rooflight.machine import calibration
+    from rooflight.hardware.devices import calibrations
+    from rooflight.hardware.machine import calibration
     from rooflight.records.files import alone
     from rooflight.records.measurement import BUSY_SHARE
 
@@ -121,8 +121,8 @@ def _with_progress(device: Kind | None, quick: bool, threads: int | None) -> Cal
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bars
 
-    from rooflight.machine import calibration
-    from rooflight.machine.hardware import kind_here
+    from rooflight.hardware.machine import calibration
+    from rooflight.hardware.machine.hardware import kind_here
 
     columns = (TextColumn("{task.description:<20}"), BarColumn(), TimeElapsedColumn())
     # drawn only on refresh: a drawing thread would take time from the CPU under test

@@ -26,9 +26,9 @@ def devices(context: typer.Context, output: Output) -> None:
     if context.invoked_subcommand is not None:
         refuse(context, set(context.params), f"write it after {context.invoked_subcommand}")
         return
-    from rooflight.devices import all_devices
-    from rooflight.devices.calibrations import device_of, saved
-    from rooflight.devices.tables import list_report
+    from rooflight.hardware.devices import all_devices
+    from rooflight.hardware.devices.calibrations import device_of, saved
+    from rooflight.hardware.devices.tables import list_report
 
     outputs = output.open()
     measured_only = {spec.name: spec for spec in map(device_of, saved()) if spec.datasheet is None}
@@ -55,8 +55,8 @@ def show(
       rooflight devices show A100-SXM4-80GB --clock 1.1GHz
     """
     from rooflight.cli.progress import spinner
-    from rooflight.devices.tables import device_report
     from rooflight.front.device import find_what_if
+    from rooflight.hardware.devices.tables import device_report
 
     roofs = supposed.roofs()
     outputs = output.open()
@@ -74,6 +74,6 @@ def presets(output: Output) -> None:
       rooflight presets --json -
       rooflight analyze gpt2
     """
-    from rooflight.workloads.presets import PRESETS, report_of
+    from rooflight.sources.workloads.presets import PRESETS, report_of
 
     output.open().write(report_of(PRESETS.values()))

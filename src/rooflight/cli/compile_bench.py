@@ -11,13 +11,13 @@ from rooflight.cli import completion
 from rooflight.cli.endings import Interrupted, tell
 from rooflight.cli.options import Output, refuse, refuse_elsewhere
 from rooflight.cli.progress import running
-from rooflight.compiling.options import BenchOptions, GainOptions, Options
 from rooflight.records.options import Option
 from rooflight.sampling.executor.options import PartitionOptions
+from rooflight.studies.compiling.options import BenchOptions, GainOptions, Options
 
 if TYPE_CHECKING:
-    from rooflight.compiling.bench.benchmark import Matrix
     from rooflight.reporting.output import Outputs
+    from rooflight.studies.compiling.bench.benchmark import Matrix
 
 QUICK = (20, 3)
 _ONE = "leave one of the two out"
@@ -70,8 +70,8 @@ def compile_bench(
       rooflight compile-bench gpt2 llama-3.1-8b --mode default --executor slurm
       rooflight compile-bench --predict-only --device H100-SXM5-80GB problem.py
     """
-    from rooflight.compiling.bench.benchmark import Matrix
-    from rooflight.compiling.workloads import WORKLOADS
+    from rooflight.studies.compiling.bench.benchmark import Matrix
+    from rooflight.studies.compiling.workloads import WORKLOADS
 
     refuse_elsewhere(context, where.executor)
     outputs = output.open()
@@ -91,9 +91,9 @@ def compile_bench(
 
 
 def _benchmark(matrix: Matrix, where: PartitionOptions, outputs: Outputs) -> None:
-    from rooflight.compiling.bench.benchmark import BenchmarkInterrupted
-    from rooflight.compiling.bench.matrix import benchmark_matrix
-    from rooflight.compiling.bench.tables import report_of
+    from rooflight.studies.compiling.bench.benchmark import BenchmarkInterrupted
+    from rooflight.studies.compiling.bench.matrix import benchmark_matrix
+    from rooflight.studies.compiling.bench.tables import report_of
 
     matrix.check()
     tell(_plan(matrix, where.executor))
@@ -109,8 +109,8 @@ def _benchmark(matrix: Matrix, where: PartitionOptions, outputs: Outputs) -> Non
 
 
 def _plan(matrix: Matrix, executor: str) -> str:
-    from rooflight.compiling.bench.benchmark import programs_of
     from rooflight.records.quantity import count_of
+    from rooflight.studies.compiling.bench.benchmark import programs_of
 
     asked = f"{count_of(len(matrix.targets), 'target')} in {count_of(len(matrix.modes), 'mode')}"
     each = f"{count_of(matrix.iterations, 'iteration')} and at most {matrix.limit_s:g} s each"
@@ -126,8 +126,8 @@ def _plan(matrix: Matrix, executor: str) -> str:
 
 
 def _predict(matrix: Matrix, gain: GainOptions, outputs: Outputs) -> None:
-    from rooflight.compiling.bench.predicted import predict, report_of
     from rooflight.roofline.host import Host
+    from rooflight.studies.compiling.bench.predicted import predict, report_of
 
     given = None if gain.host is None else Host.of(gain.host, source="--host")
     with running(outputs) as progress:

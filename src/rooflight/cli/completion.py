@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 def presets(incomplete: str) -> Iterator[tuple[str, str]]:
     """Presets, each with its description. Files have other names, and the shell completes those itself."""
-    from rooflight.workloads.presets import PRESETS
+    from rooflight.sources.workloads.presets import PRESETS
 
     described = {name: preset.description for name, preset in PRESETS.items()}
     return ((name, described[name.lower()]) for name in _beginning(described, incomplete))
@@ -15,7 +15,7 @@ def presets(incomplete: str) -> Iterator[tuple[str, str]]:
 
 def devices(incomplete: str) -> Iterator[str]:
     """Devices of the catalog and of the user's own files, and ``cpu`` and ``cuda``."""
-    from rooflight.devices import catalog
+    from rooflight.hardware.devices import catalog
 
     return _beginning(("cpu", "cuda", *catalog.names()), incomplete)
 

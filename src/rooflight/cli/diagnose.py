@@ -17,7 +17,7 @@ from rooflight.front.options import DeviceOptions, PredictionOptions, RunOptions
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
-    from rooflight.devices.spec import DeviceSpec
+    from rooflight.hardware.devices.spec import DeviceSpec
     from rooflight.roofline.analysis import Analysis
     from rooflight.roofline.findings import Applied, Finding, Scaling
 
@@ -122,7 +122,7 @@ def _scaling(
 ) -> Scaling | None:
     """The same target with twice the batch; None where the step has none, or its time is not known."""
     from rooflight.roofline.findings import Scaling
-    from rooflight.workloads.targets import open_target
+    from rooflight.sources.workloads.targets import open_target
 
     batch = asked.run.batch or open_target(asked.targets[0], step=asked.run.step, small=asked.run.small).batch
     if batch is None:

@@ -12,7 +12,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.options import Output
 from rooflight.cli.progress import running
-from rooflight.compiling.options import ExplainOptions, Options
+from rooflight.studies.compiling.options import ExplainOptions, Options
 
 
 def explain(
@@ -45,8 +45,8 @@ def explain(
       rooflight explain gpt2 --small --step train
       rooflight explain attention-block --json -
     """
-    from rooflight.compiling.explain.explain import ExplainRequest, explained_target
-    from rooflight.compiling.explain.tables import report_of
+    from rooflight.studies.compiling.explain.explain import ExplainRequest, explained_target
+    from rooflight.studies.compiling.explain.tables import report_of
 
     outputs = output.open()
     with running(outputs) as progress, tempfile.TemporaryDirectory(prefix="rooflight-inductor-") as folder:

@@ -12,7 +12,7 @@ from rooflight.cli import completion
 from rooflight.cli.endings import Interrupted
 from rooflight.cli.options import Output, check_folder
 from rooflight.cli.progress import running
-from rooflight.inference.generation.options import JobOptions, LoopOptions
+from rooflight.studies.inference.generation.options import JobOptions, LoopOptions
 
 
 def profile_decode(
@@ -44,7 +44,7 @@ def profile_decode(
       rooflight profile-decode llama-tiny --draft self:2 --acceptance 0.7
       rooflight profile-decode path/to/engine.py:make_engine --json -
     """
-    from rooflight.inference.generation.job import DecodeJob
+    from rooflight.studies.inference.generation.job import DecodeJob
 
     outputs = output.open()
     check_folder("--output-dir", runs.output_dir)

@@ -23,9 +23,9 @@ from rooflight.records.options import Option
 from rooflight.records.quantity import count_of
 
 if TYPE_CHECKING:
-    from rooflight.capture.run.children import Watched
-    from rooflight.capture.run.watch import Watch
     from rooflight.records.timeline import StepKind
+    from rooflight.sources.capture.run.children import Watched
+    from rooflight.sources.capture.run.watch import Watch
 
 _KEPT_RUNS: Final = 20
 
@@ -105,7 +105,7 @@ def run(
         raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
     if not module and not Path(target).is_file():
         raise FileNotFoundError(f"no script {target}")
-    from rooflight.capture.run.children import Watched
+    from rooflight.sources.capture.run.children import Watched
 
     name, kept = target if module else Path(target).name, _folder()
     watched = Watched(script=name, folder=str(kept / f"parts-{os.getpid()}"), skip=step.skip, steps=step.steps,
@@ -130,7 +130,7 @@ def _words(output: Output) -> list[str]:
 
 def _folder() -> Path:
     """Where sessions of runs are kept that have no name of their own: the newest ``_KEPT_RUNS``."""
-    from rooflight.devices.calibrations import folder
+    from rooflight.hardware.devices.calibrations import folder
 
     with suppress(OSError):
         runs = folder() / "runs"
@@ -160,8 +160,8 @@ class Launch:
 
     def start(self) -> None:
         """Run the script in this process; whatever it raises is raised."""
-        from rooflight.capture.run.launch import start
-        from rooflight.capture.run.watch import Watch
+        from rooflight.sources.capture.run.launch import start
+        from rooflight.sources.capture.run.watch import Watch
 
         sys.excepthook = sys.__excepthook__  # typer has its own
         Watch(self.watched, self._ended).run(lambda: start(self.target, self.arguments, as_module=self.module))
@@ -182,8 +182,8 @@ class Launch:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
             watch.say(f"{script} {why}: there is nothing to report")
             return
-        from rooflight.capture.run.children import with_parts
-        from rooflight.capture.run.outcome import session_of
+        from rooflight.sources.capture.run.children import with_parts
+        from rooflight.sources.capture.run.outcome import session_of
 
         others = watch.bystander.others() if watch.bystander is not None and "RANK" not in self.environment else None
         session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others)

@@ -16,10 +16,10 @@ from rooflight.front.options import DeviceOptions, RunOptions
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
-    from rooflight.capture.run.children import Watched
-    from rooflight.devices.spec import DeviceSpec
+    from rooflight.hardware.devices.spec import DeviceSpec
     from rooflight.records.report import Report
     from rooflight.reporting.output import Outputs
+    from rooflight.sources.capture.run.children import Watched
 
 
 MIXED: Final = "mixed"
@@ -69,7 +69,7 @@ class LaunchOn:
 
         asked, watched = self.elsewhere, self.watched
         devices = devices_of(asked.on or "")
-        from rooflight.capture.run.elsewhere import Program
+        from rooflight.sources.capture.run.elsewhere import Program
 
         program = Program(target=self.target, arguments=tuple(self.arguments), module=self.module, skip=watched.skip,
                           only=str(watched.only or ""), named=watched.named)  # fmt: skip
@@ -117,8 +117,8 @@ class Spread:
             raise ValueError(f"--device {device.device}: say how the step is spread: --parallel fsdp, ddp or tp={gpus}")
         if device.clock is not None or (device.precision is not None and not mixed):
             raise ValueError("--parallel: --clock and --precision other than mixed have no effect beside it")
-        from rooflight.workloads.spread import Layout
-        from rooflight.workloads.targets import ProblemFile, UserFunction, find_target
+        from rooflight.sources.workloads.spread import Layout
+        from rooflight.sources.workloads.targets import ProblemFile, UserFunction, find_target
 
         if isinstance(find_target(targets[0]), UserFunction | ProblemFile):
             raise ValueError(f"{targets[0]}: run a script of yours with rooflight run --on {name} --gpus {gpus}")
@@ -129,13 +129,13 @@ class Spread:
         """Run it on virtual GPUs, and say what a step takes. Raises ValueError for options that cannot be."""
         from tempfile import TemporaryDirectory
 
-        from rooflight.capture.run.elsewhere import Program
         from rooflight.front.elsewhere import record_elsewhere, report_elsewhere
+        from rooflight.sources.capture.run.elsewhere import Program
 
         if run.step in ("prefill", "decode"):
             raise ValueError(f"--step {run.step}: several GPUs take --step train or forward")
         nodes = max(1, self.gpus // _NODE) if self.gpus % _NODE == 0 else 1
-        program = Program(target="rooflight.workloads.spread", arguments=tuple(self._words(run)), module=True,
+        program = Program(target="rooflight.sources.workloads.spread", arguments=tuple(self._words(run)), module=True,
                           skip=2 if "ddp" in self.parallel else 1)  # fmt: skip
         devices = devices_of(self.device)
         with TemporaryDirectory() as folder:

@@ -52,8 +52,8 @@ def score(
       rooflight score problem.py solution.py --json - --trials 50
       rooflight score problem.py solution.py --device B200-SXM
     """
-    from rooflight.scoring.run import score as scored
-    from rooflight.scoring.tables import report_of
+    from rooflight.studies.scoring.run import score as scored
+    from rooflight.studies.scoring.tables import report_of
 
     outputs = output.open()
     roofs = device.roofs()

@@ -7,10 +7,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from rooflight.network import collectives
-from rooflight.network.collectives import CollectiveKind
-from rooflight.network.groups import RankGroup
-from rooflight.network.topology import Interconnect
+from rooflight.hardware.network import collectives
+from rooflight.hardware.network.collectives import CollectiveKind
+from rooflight.hardware.network.groups import RankGroup
+from rooflight.hardware.network.topology import Interconnect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Traffic:
 
     def least_s(self, interconnect: Interconnect) -> float:
         """The bound of the call: nothing beats it. A speed that it needs and nobody knows bounds nothing: 0 s."""
-        from rooflight.network.algorithms import least_s  # needs numpy, which formulas do without
+        from rooflight.hardware.network.algorithms import least_s  # needs numpy, which formulas do without
 
         return self.payload_bytes * float(least_s(self.kind, 1.0, interconnect.joining(self.group)))
 

@@ -16,7 +16,7 @@ import numpy as np
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.diagnosis.touched import Touched, numbers
-from rooflight.network.collectives import kind_of
+from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.measurement import Float64
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import Flags, Int64

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.network.collectives import kind_of
+from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags, Int64
 from rooflight.records.signature import OpSignature

@@ -21,7 +21,7 @@ def applied(
     """The first ``most`` findings whose remedy can be tried without a change of the program, tried on a copy of a
     user's step. What breaks the program is told.
     """
-    from rooflight.workloads.remedied import WHILE_MADE
+    from rooflight.sources.workloads.remedied import WHILE_MADE
 
     found = []
     for finding in [each for each in findings if each.id in WHILE_MADE][:most]:
@@ -40,9 +40,9 @@ def _tried(target: str, inputs: str | None, name: str) -> tuple[float, str]:
     """By how many seconds a step is shorter with a remedy, and whether its results are the same."""
     import torch
 
-    from rooflight.workloads.outputs import compare, copied
-    from rooflight.workloads.remedied import WHILE_MADE, changed
-    from rooflight.workloads.targets import open_target
+    from rooflight.sources.workloads.outputs import compare, copied
+    from rooflight.sources.workloads.remedied import WHILE_MADE, changed
+    from rooflight.sources.workloads.targets import open_target
 
     def made(*, remedied: bool) -> Callable[[], Any]:
         torch.manual_seed(0)

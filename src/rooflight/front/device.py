@@ -14,12 +14,12 @@ from contextvars import ContextVar
 from os import PathLike, fspath
 from typing import Final
 
-from rooflight import devices
-from rooflight.devices import calibrations
-from rooflight.devices.calibrations import DeviceKind
-from rooflight.devices.finding import HERE
-from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import WhatIf
+from rooflight.hardware import devices
+from rooflight.hardware.devices import calibrations
+from rooflight.hardware.devices.calibrations import DeviceKind
+from rooflight.hardware.devices.finding import HERE
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.devices.what_if import WhatIf
 from rooflight.records.files import alone
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.package import is_missing, need
@@ -88,7 +88,7 @@ def find_what_if(
     progress: Progress = log_progress,
 ) -> DeviceSpec:
     """``find_device`` with what-if roofs. A clock for the CPU at hand is refused before that is calibrated."""
-    from rooflight.machine.hardware import kind_here
+    from rooflight.hardware.machine.hardware import kind_here
 
     at_hand = device is None and session is None
     if what_if.clock_hz is not None and (device == "cpu" or (at_hand and kind_here() == "cpu")):
@@ -126,8 +126,8 @@ def current_device(
     its calibration on the most threads. Raises ValueError for a GPU that the catalog does not know, or that is not
     there, RuntimeError for a CPU that cannot be calibrated.
     """
-    from rooflight.machine.environment import cpu_model, fingerprint
-    from rooflight.machine.hardware import cuda_name, kind_here
+    from rooflight.hardware.machine.environment import cpu_model, fingerprint
+    from rooflight.hardware.machine.hardware import cuda_name, kind_here
 
     kind = kind or kind_here()
     calibrated = _calibrated(fingerprint(kind, threads))
@@ -150,8 +150,8 @@ def current_device(
 
 def known_here(kind: str, threads: int | None) -> DeviceSpec | None:
     """The GPU or CPU at hand where its bounds are known: calibrated earlier, or a GPU of the catalog."""
-    from rooflight.machine.environment import fingerprint
-    from rooflight.machine.hardware import cuda_name
+    from rooflight.hardware.machine.environment import fingerprint
+    from rooflight.hardware.machine.hardware import cuda_name
 
     calibrated = _calibrated(fingerprint(kind, threads))
     printed = cuda_name() if kind == "cuda" else None
@@ -178,8 +178,8 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
     Raises ValueError for a device that is not there or unknown, RuntimeError where nothing could be measured.
     """
     need("torch", "calibrating this machine")  # before anything says that it begins
-    from rooflight.machine import calibration
-    from rooflight.machine.hardware import kind_here
+    from rooflight.hardware.machine import calibration
+    from rooflight.hardware.machine.hardware import kind_here
 
     place = _checked(kind or kind_here())
     announcer = _Announcer(_what(place, threads), progress)
@@ -226,15 +226,15 @@ class _Announcer:
 def _what(place: DeviceKind, threads: int | None) -> str:
     if place == "cuda":
         return "calibrating this GPU"
-    from rooflight.machine.environment import threads_here
+    from rooflight.hardware.machine.environment import threads_here
 
     return f"calibrating this CPU on {count_of(threads or threads_here(), 'thread')}"
 
 
 def place_of(device: DeviceSpec) -> str | None:
     """Where a step would run on ``device`` itself: "cuda" or "cpu" if it is this machine's, None if it is not here."""
-    from rooflight.machine.environment import cpu_model
-    from rooflight.machine.hardware import cuda_name
+    from rooflight.hardware.machine.environment import cpu_model
+    from rooflight.hardware.machine.hardware import cuda_name
 
     if device.kind == "cpu":
         return "cpu" if device.part_name == cpu_model() else None
@@ -254,7 +254,7 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
     if environment.get("device_kind") == "cuda":
         measured = session.measurement
         return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None and measured.timeline is not None)
-    from rooflight.machine.environment import fingerprint
+    from rooflight.hardware.machine.environment import fingerprint
 
     threads = _threads_of(session)
     if mark and mark == fingerprint("cpu", threads):
@@ -274,8 +274,8 @@ def _gpu(name: str, *, timed: bool) -> DeviceSpec:
 
 def _threads_of(session: Session) -> int | None:
     """How many threads a session ran on, if it ran on this machine's CPU and they can be had here; None otherwise."""
-    from rooflight.machine.environment import cpu_model
-    from rooflight.machine.hardware import usable_cores
+    from rooflight.hardware.machine.environment import cpu_model
+    from rooflight.hardware.machine.hardware import usable_cores
 
     facts = session.environment
     threads = facts.get("torch_threads", "")

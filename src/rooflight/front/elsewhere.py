@@ -12,12 +12,10 @@ from typing import Final
 
 from msgspec import structs
 
-from rooflight.capture.own_code import is_users
-from rooflight.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
-from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import find_device
 from rooflight.front.sessions import analyze, predicted
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.gain.gain import predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.archive import load
@@ -31,6 +29,8 @@ from rooflight.roofline.network import Collective
 from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import calls_of, in_brief
+from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 
 _FEW: Final = 5
 _SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at an address of the device"}

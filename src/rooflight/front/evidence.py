@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.devices import calibrations
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices import calibrations
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
 from rooflight.records.files import alone
 from rooflight.records.quantity import Quantity
@@ -50,8 +50,8 @@ def measured_again(mark: str, roofs: Roofs) -> Roofs:
     """The best of roofs and of a calibration of two seconds, where they are of this machine, whose ``mark`` they have;
     they alone elsewhere.
     """
-    from rooflight.machine.calibration import calibrate, raised
-    from rooflight.machine.environment import fingerprint
+    from rooflight.hardware.machine.calibration import calibrate, raised
+    from rooflight.hardware.machine.environment import fingerprint
 
     known = calibrations.load(mark) if mark else None
     if known is None or known.roofs != roofs or mark != fingerprint("cpu", roofs.threads):

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rooflight.devices.spec import DeviceSpec
 from rooflight.front.device import find_device, log_progress
 from rooflight.front.sources import is_session, read_session, reading
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.read import find
 from rooflight.prediction.read.measured import SUFFIXES, MeasuredOps, measured_ops
 from rooflight.records.package import need
 from rooflight.records.samples import SUFFIX
 from rooflight.records.session import Session
-from rooflight.traces.file.discovery import is_trace
+from rooflight.sources.traces.file.discovery import is_trace
 
 _SESSION: Final = ".session"
 """The ending by which saved sessions are found in a folder; named alone, they may have any."""
@@ -86,7 +86,7 @@ def _whole(path: Path, progress: Callable[[str], None]) -> Session:
     if not is_trace(path):
         return read_session(str(path))
     need("torch", "reading a trace")
-    from rooflight.traces.session import read_trace
+    from rooflight.sources.traces.session import read_trace
 
     return read_trace(path, whole=True, progress=reading(path, progress))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal
 from rooflight.records.options import Option
 
 if TYPE_CHECKING:
-    from rooflight.devices.what_if import WhatIf
+    from rooflight.hardware.devices.what_if import WhatIf
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.host import Host
 
@@ -64,7 +64,7 @@ class WhatIfOptions:
 
     def roofs(self) -> WhatIf:
         """The roofs that the options suppose. Raises ValueError, naming the option, for anything else."""
-        from rooflight.devices.what_if import WhatIf, parse_clock
+        from rooflight.hardware.devices.what_if import WhatIf, parse_clock
 
         try:
             WhatIf(precision=self.precision)

@@ -23,7 +23,7 @@ from rooflight.front.sources import is_session, read_session
 from rooflight.records.archive import load
 from rooflight.records.package import need
 from rooflight.records.session import Session
-from rooflight.traces.file.discovery import (
+from rooflight.sources.traces.file.discovery import (
     BY_NAME,
     RankFile,
     RankFiles,
@@ -109,7 +109,7 @@ def _sessions(files: Sequence[RankFile], model: str | None, on: ReadOn, progress
 
 
 def _here(file: RankFile, number: int, total: int, model: str | None, progress: Progress) -> Session:
-    from rooflight.traces.session import read_trace
+    from rooflight.sources.traces.session import read_trace
 
     def tell(done: int, size: int) -> None:
         progress(f"reading {_label(file)}, {done / max(size, 1):.0%}, {number} of {total} read")
@@ -221,7 +221,7 @@ def _on_cluster(files: Sequence[RankFile], model: str | None, address: str, prog
 
 def read_as_bytes(path: str, model: str | None) -> tuple[bytes, str]:
     """The task: the bytes of a saved session, or what is wrong with the trace."""
-    from rooflight.traces.session import read_trace
+    from rooflight.sources.traces.session import read_trace
 
     if not Path(path).exists():
         return b"", f"{path} is not on a node of the cluster: put the traces where all nodes see them"

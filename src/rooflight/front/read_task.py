@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _answer(asked: Asked, tell: Callable[[Answer], None]) -> Answer:
-    from rooflight.traces.session import read_trace
+    from rooflight.sources.traces.session import read_trace
 
     last_s = time.monotonic()
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rooflight.costs.cost import OpCost
-from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import Progress, find_device, find_what_if, log_progress
 from rooflight.front.evidence import with_evidence
 from rooflight.front.options import PLAIN, ReadOn, TraceOptions
 from rooflight.front.sources import read_session
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity
 from rooflight.records.session import DECODED, PINS, Session
@@ -32,9 +32,9 @@ from rooflight.roofline.host import Host, crossing_s, with_host_scalars
 from rooflight.roofline.tables.report import token_time
 
 if TYPE_CHECKING:
-    from rooflight.capture.record.recorder import record
     from rooflight.prediction.predictor import Predictor
     from rooflight.roofline.ranks import RankedAnalysis
+    from rooflight.sources.capture.record.recorder import record
 
 
 def analyze(

@@ -14,7 +14,7 @@ from rooflight.front.options import PLAIN, TraceOptions
 from rooflight.records.archive import load
 from rooflight.records.package import announced, need
 from rooflight.records.session import Session
-from rooflight.traces.file.discovery import is_trace
+from rooflight.sources.traces.file.discovery import is_trace
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 
@@ -37,7 +37,7 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
         raise ValueError(f"{path} is Nsight Systems' own format: export it with nsys export --type sqlite {file.name}")
     if is_trace(file):
         need("torch", "reading a trace")
-        from rooflight.traces.session import read_trace
+        from rooflight.sources.traces.session import read_trace
 
         return read_trace(
             file,

@@ -11,22 +11,22 @@ from tempfile import TemporaryDirectory
 from threading import Timer
 from typing import TYPE_CHECKING, Final
 
-from rooflight.devices.finding import HERE
-from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.front.device import Progress, find_what_if, log_progress, place_of
 from rooflight.front.options import PLAIN, RunOptions, TraceOptions
 from rooflight.front.sessions import analyze, analyze_file
 from rooflight.front.sources import is_session
+from rooflight.hardware.devices.finding import HERE
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import DECODED, Session
 from rooflight.records.visible import visible
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory import memory_use
-from rooflight.traces.file.discovery import is_trace
+from rooflight.sources.traces.file.discovery import is_trace
 
 if TYPE_CHECKING:
-    from rooflight.workloads.steps import Step
+    from rooflight.sources.workloads.steps import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,15 +76,15 @@ def analyze_target(
             raise ValueError(f"--{'' if measured else 'no-'}measure: no effect on {target}: a {what} cannot run again")
         return analyze_file(target, device, what_if=what_if, options=trace, progress=progress), []
     trace.refuse_for(target)
-    from rooflight.workloads.errors import TargetError
-    from rooflight.workloads.targets import ProblemFile, UserFunction, find_target, no_inputs, require_libraries
+    from rooflight.sources.workloads.errors import TargetError
+    from rooflight.sources.workloads.targets import ProblemFile, UserFunction, find_target, no_inputs, require_libraries
 
     kind = find_target(target)
     if inputs is not None and not isinstance(kind, UserFunction):
         raise TargetError(no_inputs(inputs))
     require_libraries(kind)  # before a device is calibrated for half a minute
-    from rooflight.capture.run.asks import AsksForGpuError
-    from rooflight.machine.hardware import kind_here
+    from rooflight.hardware.machine.hardware import kind_here
+    from rooflight.sources.capture.run.asks import AsksForGpuError
 
     here = device is None or device.lower() in HERE
     # a name that is unknown, and roofs that the device cannot have, are refused at once
@@ -126,8 +126,8 @@ def _as_on(device: DeviceSpec | None, place: str | None) -> Iterator[None]:
     """A step recorded for a GPU that is not here runs as on one. Raises AsksForGpuError where it asks for one."""
     import torch
 
-    from rooflight.capture.record.autocast import as_on_gpu
-    from rooflight.capture.run.asks import asking_for_gpu
+    from rooflight.sources.capture.record.autocast import as_on_gpu
+    from rooflight.sources.capture.run.asks import asking_for_gpu
 
     elsewhere = device is not None and device.kind == "cuda" and place is None and not torch.cuda.is_available()
     with as_on_gpu() if elsewhere else nullcontext(), asking_for_gpu() if elsewhere else nullcontext():
@@ -138,11 +138,11 @@ def _record_elsewhere(
     target: str, options: RunOptions, inputs: str | None, device: DeviceSpec, progress: Progress
 ) -> Observed:
     """A step of the user's own code that asks for a GPU, on one that is not here."""
-    from rooflight.capture.run.elsewhere import Program
     from rooflight.front.elsewhere import record_elsewhere
-    from rooflight.workloads import spread
-    from rooflight.workloads.errors import STEP_FAILED, RunFailed, TargetError
-    from rooflight.workloads.steps import Step
+    from rooflight.sources.capture.run.elsewhere import Program
+    from rooflight.sources.workloads import spread
+    from rooflight.sources.workloads.errors import STEP_FAILED, RunFailed, TargetError
+    from rooflight.sources.workloads.steps import Step
 
     progress(f"recording a step on {device.part_name}, which is not here: {target} asks for a GPU")
     given = {"step": options.step or "forward", "inputs": inputs, "optimizer": options.optimizer}
@@ -164,7 +164,7 @@ def _record_elsewhere(
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
-    from rooflight.capture.time.measure import measure
+    from rooflight.sources.capture.time.measure import measure
 
     slow = Timer(_SILENT_S[measured], logging.getLogger("rooflight").warning,
                  ("rooflight: %s %s", visible(target), _SLOW[measured]))  # fmt: skip
@@ -178,8 +178,8 @@ def _observe_function(target: str, inputs: str | None, measured: bool, progress:
 
 
 def _recorded_function(target: str, inputs: str | None, progress: Progress) -> tuple[Step, Session]:
-    from rooflight.workloads.targets import open_target
-    from rooflight.workloads.user_code import refuse_pending
+    from rooflight.sources.workloads.targets import open_target
+    from rooflight.sources.workloads.user_code import refuse_pending
 
     progress(f"making the step of {target}")
     step = open_target(target, inputs=inputs)
@@ -192,8 +192,8 @@ def _recorded_function(target: str, inputs: str | None, progress: Progress) -> t
 def _observe_here(
     target: str, options: RunOptions, seen: Observed, here: DeviceSpec, place: str, progress: Progress
 ) -> Observed:
-    from rooflight.capture.time.measure import measure
-    from rooflight.machine.hardware import free_memory_bytes
+    from rooflight.hardware.machine.hardware import free_memory_bytes
+    from rooflight.sources.capture.time.measure import measure
 
     needed, capacity = memory_use(seen.session).peak_bytes, free_memory_bytes(place)
     if capacity is not None and needed * ROOM > capacity:
@@ -213,8 +213,8 @@ def record_without_hardware(target: str, options: RunOptions, progress: Progress
 
     Raises ValueError for the user's mistakes, RunFailed for a step that breaks.
     """
-    from rooflight.workloads.errors import RunFailed, TargetError
-    from rooflight.workloads.targets import ConfigFile, ProblemFile, find_target
+    from rooflight.sources.workloads.errors import RunFailed, TargetError
+    from rooflight.sources.workloads.targets import ConfigFile, ProblemFile, find_target
 
     progress("building the model without memory")
     step, why = _open(target, options, "meta"), ""
@@ -241,7 +241,7 @@ def record_without_hardware(target: str, options: RunOptions, progress: Progress
 
 
 def _on_cpu(on_meta: Step, why: str, target: str, options: RunOptions) -> Step:
-    from rooflight.machine.hardware import free_memory_bytes
+    from rooflight.hardware.machine.hardware import free_memory_bytes
 
     assert on_meta.model is not None
     weights = sum(each.numel() * each.element_size() for each in on_meta.model.parameters())
@@ -256,14 +256,14 @@ def _on_cpu(on_meta: Step, why: str, target: str, options: RunOptions) -> Step:
 
 
 def _is_problem(target: str) -> bool:
-    from rooflight.workloads.targets import ProblemFile, find_target
+    from rooflight.sources.workloads.targets import ProblemFile, find_target
 
     return isinstance(find_target(target), ProblemFile)
 
 
 def _open(target: str, options: RunOptions, place: str) -> Step:
-    from rooflight.capture.record.constants import noting_constants
-    from rooflight.workloads.targets import open_target
+    from rooflight.sources.capture.record.constants import noting_constants
+    from rooflight.sources.workloads.targets import open_target
 
     with noting_constants():
         return open_target(target, step=options.step or "forward", batch=options.batch, seq=options.seq,
@@ -272,7 +272,7 @@ def _open(target: str, options: RunOptions, place: str) -> Step:
 
 
 def _record(step: Step, progress: Progress) -> Session:
-    from rooflight.capture.record.recorder import record
+    from rooflight.sources.capture.record.recorder import record
 
     progress("recording a step")
     with record(step.model, memory=True) as recording:

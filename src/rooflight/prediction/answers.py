@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.network.collectives import CollectiveKind
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.network.collectives import CollectiveKind
 from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.model.devices import better_of_chip, familiarity, lesser_of_chip, outdone_by, reached_s
 from rooflight.prediction.model.model import FAMILIAR, Answer, Model

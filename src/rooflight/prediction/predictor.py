@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import MOST_ELEMENTS, Operator, Shape, accepted
-from rooflight.devices import get
-from rooflight.devices.catalog import same_name
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import get
+from rooflight.hardware.devices.catalog import same_name
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.answers import Answers
 from rooflight.prediction.model import functions as functions_of
 from rooflight.prediction.model.files import check, decode, encode, read_manifest, write_manifest

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, UnsetType
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import without_effect
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.devices.what_if import without_effect
 from rooflight.prediction.work.precisions import in_effect
 from rooflight.records.document import Document, Fields
 from rooflight.records.estimate import Estimate, Source

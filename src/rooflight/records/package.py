@@ -1,5 +1,6 @@
 """What the package sets up when it is imported, before any library: names that are imported when they are first used,
-the libraries that they need, its version, and the functions that draw reports.
+the libraries that they need, rooms that users import without naming the wing, its version, and the functions that draw
+reports.
 
 ``rooflight`` and the packages of its studies (``rooflight.tracking``, ...) export names lazily, so that a saved session
 is analysed without torch and ``rooflight --help`` imports none of what it names. A package's ``__init__`` is::
@@ -17,10 +18,12 @@ itself (``rooflight/__init__``), which is above all rooms, announces the functio
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Final
 
 EXTRAS: Final = {"torch": "torch", "transformers": "hf", "lightgbm": "predict"}
@@ -58,7 +61,7 @@ def lazy_exports(
         if name in own_namespaces:
             return import_module(f"{package}.{name}")
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {public_name(package)!r} has no attribute {name!r}")
         if needs is not None and name in needs:
             need(needs[name], f"{package}.{name}")
         try:
@@ -75,6 +78,40 @@ def lazy_exports(
         return sorted({*vars(sys.modules[package]), *homes, *own_namespaces})
 
     return find, listed
+
+
+@dataclass(frozen=True, slots=True)
+class Doors:
+    """Finds rooms by the names that users write, without the wing: ``rooflight.devices`` is the same module as
+    ``rooflight.hardware.devices``, and so is each module in it. ``wings`` has the wing of each such room.
+    """
+
+    wings: Mapping[str, str]
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:  # noqa: ARG002
+        """What the import of a module needs; None where the name leads to no such room."""
+        home = self._home(name)
+        return ModuleSpec(name, self) if home and find_spec(home) else None  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Import makes an empty module, which the room's own takes the place of."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import the room, and let this name stand for it."""
+        sys.modules[module.__name__] = import_module(self._home(module.__name__))
+
+    def _home(self, name: str) -> str:
+        package, _, inner = name.partition(".")
+        wing = self.wings.get(inner.partition(".")[0]) if package == "rooflight" else None
+        return f"rooflight.{wing}.{inner}" if wing else ""
+
+
+def public_name(module: str) -> str:
+    """The name that users write for a module: without the wing, where a door leads to it."""
+    package, _, inner = module.partition(".")
+    wing, _, room = inner.partition(".")
+    doors = next((finder for finder in sys.meta_path if isinstance(finder, Doors)), None)
+    return f"{package}.{room}" if doors and doors.wings.get(room.partition(".")[0]) == wing else module
 
 
 def announced(group: str, name: str, what: str) -> Any:

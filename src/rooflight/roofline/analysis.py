@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rooflight.devices import find_by_torch_name, get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import find_by_torch_name, get
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Report, Shown

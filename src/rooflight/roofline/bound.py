@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rooflight.costs.cost import Float32Kind, OpCost
 from rooflight.costs.lanes import larger
 from rooflight.costs.registry import traits_of
-from rooflight.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import FLOAT32_PRECISIONS, float32_fact, float32_setting, precision_of
 from rooflight.records.signature import COMPUTED_IN, OpSignature
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.measurement import Float64, Measurement
 from rooflight.records.record import Direction, outside_modules, phase_name

@@ -23,7 +23,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import cost_of, traits_of
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int32, Int64, Session, owners

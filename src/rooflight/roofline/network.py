@@ -1,6 +1,6 @@
 """Communication: how fast links let a session's collectives be, how fast they were, how much of them nothing hid.
 
-Formulas and conventions: ``rooflight.network``.
+Formulas and conventions: ``rooflight.hardware.network``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.network.algorithms import hierarchical_s, least_s, ring_s, tree_s
-from rooflight.network.collectives import CollectiveKind, bus_factor, kind_of, payload_bytes, waits
-from rooflight.network.groups import RankGroup
-from rooflight.network.topology import Interconnect
+from rooflight.hardware.network.algorithms import hierarchical_s, least_s, ring_s, tree_s
+from rooflight.hardware.network.collectives import CollectiveKind, bus_factor, kind_of, payload_bytes, waits
+from rooflight.hardware.network.groups import RankGroup
+from rooflight.hardware.network.topology import Interconnect
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
 from rooflight.records.quantity import Quantity

@@ -14,7 +14,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
-from rooflight.network.collectives import kind_of
+from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.document import Fields
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.measurement import Float64

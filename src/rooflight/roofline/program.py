@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.devices.spec import DeviceSpec, MemoryLevel
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Session

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final, TypeVar
 
-from rooflight.devices.spec import roofs_used_by
-from rooflight.network.collectives import kind_of, waits
+from rooflight.hardware.devices.spec import roofs_used_by
+from rooflight.hardware.network.collectives import kind_of, waits
 from rooflight.records.document import Document, Fields
 from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity, count_of, percent

@@ -17,8 +17,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.network.collectives import CollectiveKind, kind_of
-from rooflight.network.groups import RankGroup
+from rooflight.hardware.network.collectives import CollectiveKind, kind_of
+from rooflight.hardware.network.groups import RankGroup
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Session

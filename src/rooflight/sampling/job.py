@@ -12,7 +12,7 @@ from typing import Protocol
 
 from rooflight.costs.operators.estimate_train_time import short_precision
 from rooflight.costs.operators.operator import Operator, Shape
-from rooflight.machine.cpu_load import Bystander
+from rooflight.hardware.machine.cpu_load import Bystander
 from rooflight.records.files import naming
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import percent

@@ -65,7 +65,7 @@ class SamplingRequest:
     @property
     def kind(self) -> str:
         """ "cuda" where there is a GPU and ``cpu`` is not set."""
-        from rooflight.machine.hardware import cuda_name
+        from rooflight.hardware.machine.hardware import cuda_name
 
         return "cpu" if self.cpu or cuda_name() is None else "cuda"
 

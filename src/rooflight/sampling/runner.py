@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 from rooflight.costs.operators.operator import Operator, Prepared, RefusedError, Shape, Work
-from rooflight.machine.hardware import free_memory_bytes, usable_cores
-from rooflight.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of, measure
+from rooflight.hardware.machine.hardware import free_memory_bytes, usable_cores
+from rooflight.hardware.machine.timing import Clock, ColdClock, CudaEvents, SteadyClock, flush_of, measure
 from rooflight.records.measurement import undisturbed
 from rooflight.records.samples import Row, Status
 from rooflight.records.signature import OpSignature
@@ -230,7 +230,7 @@ def _new_bytes(call: OpSignature) -> int:
 
 def _replayed(run: Run) -> Run:
     """The call as a CUDA graph, so that no launch lies between its kernels; the call itself where none can be made."""
-    from rooflight.machine.cuda import graph_of
+    from rooflight.hardware.machine.cuda import graph_of
 
     try:
         return graph_of(run, 1)

@@ -13,11 +13,11 @@ from typing import Final
 import msgspec
 
 from rooflight.costs.operators.estimate_train_time import TIMES
-from rooflight.devices import calibrations
-from rooflight.machine import environment
-from rooflight.machine.calibration import LATENCY, roofs_by_name
-from rooflight.machine.environment import cpu_model
-from rooflight.machine.hardware import cuda_name
+from rooflight.hardware.devices import calibrations
+from rooflight.hardware.machine import environment
+from rooflight.hardware.machine.calibration import LATENCY, roofs_by_name
+from rooflight.hardware.machine.environment import cpu_model
+from rooflight.hardware.machine.hardware import cuda_name
 from rooflight.records.files import naming, write_whole
 from rooflight.records.samples import Header, Row, Rows, Status, middle_s, parse
 

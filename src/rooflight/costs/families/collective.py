@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from rooflight.costs.cost import OpCost, Traffic, Uncosted
 from rooflight.costs.rules import Family, nothing
-from rooflight.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
-from rooflight.network.groups import RankGroup
+from rooflight.hardware.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
+from rooflight.hardware.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
 

@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
-from rooflight.devices.spec import DeviceSpec
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.remedies.kernels import FAR, UNITS, fill_of
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.fit.rows import Shown, joined
 from rooflight.prediction.model.corrections import Interval
 from rooflight.prediction.model.devices import (

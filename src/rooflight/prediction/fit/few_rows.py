@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.fit.experts import LEAST_ROWS, UNSEEN, figures, mean_error, quantiles, teach, with_doubt
 from rooflight.prediction.fit.rows import Shown
 from rooflight.prediction.model.corrections import (

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.network import collectives
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.network import collectives
 from rooflight.prediction.lint.findings import Finding, Place, RowBounds, is_flagged, row_bounds
 from rooflight.prediction.model.model import Expert
 from rooflight.prediction.read.measured import Integers, Mask, MeasuredOps, MeasuredTable

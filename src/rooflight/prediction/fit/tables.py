@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rooflight.costs.operators import registry
-from rooflight.devices.spec import roofs_used_by
+from rooflight.hardware.devices.spec import roofs_used_by
 from rooflight.prediction.fit.fitting import Added, Fit
 from rooflight.prediction.fit.rows import Taught
 from rooflight.prediction.lint.findings import Finding, Rule, beats_note

@@ -301,7 +301,7 @@ def predicted_gain(
     has a recorded model, its forward and backward are compiled, as ``rooflight compile-bench`` does; else the whole
     step but the optimizer. Nothing runs, and neither torch nor a GPU is needed. Where a step's eager time was measured,
     ``.given_eager(seconds)`` has the same speed-up of that. ``page_s``, of a CPU: seconds of the first touch of a page
-    (``rooflight.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
+    (``rooflight.hardware.machine.memory.fresh_page_s()`` measures it), by default those of a quiet machine.
 
     The learned correction is of forward passes in float32: of a step that trains half of it is taken (as a logarithm),
     and a third where it has 16 bits. Forward passes in 16 bits on GPUs like an RTX 4090 have multiples of bounds in its

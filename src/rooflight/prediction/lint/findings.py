@@ -17,7 +17,7 @@ from rooflight.costs.lanes import array_of, larger, smaller
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import Shape, accepted, over_shapes
 from rooflight.costs.registry import traits_of
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.lint import rules
 from rooflight.prediction.lint.rules import SLACK, Lines, Suspicion, lines_of
 from rooflight.prediction.read.measured import Floats, Integers, Mask, MeasuredOps, MeasuredTable

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rooflight.devices.spec import roofs_used_by
+from rooflight.hardware.devices.spec import roofs_used_by
 from rooflight.prediction.lint.findings import Finding, Rule, beats_note, from_cache
 from rooflight.prediction.read.measured import MeasuredOps, MeasuredTable
 from rooflight.records.document import Document, Fields

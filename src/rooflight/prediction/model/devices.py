@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.devices import catalog
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import catalog
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import ExpertFigures
 from rooflight.prediction.work.facts import FACTS, Floats, WorkKind, kind_of
 from rooflight.prediction.work.features import FAR_FROM_RIDGE, MATRIX_UNITS, names_of

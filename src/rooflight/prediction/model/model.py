@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.model.corrections import (
     ENOUGH_FOR_PLACES,
     Correction,

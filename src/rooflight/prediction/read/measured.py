@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import Operator
-from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import get
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.work.facts import Costed, bounded
 from rooflight.records.dtypes import dtype_name
 from rooflight.records.quantity import count_of

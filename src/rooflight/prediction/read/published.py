@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 
 from rooflight.costs.operators import registry
-from rooflight.devices import get
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import get
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.read.measured import (
     Integers,
     MeasuredTable,

@@ -12,8 +12,8 @@ import numpy as np
 
 from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS
 from rooflight.costs.operators.operator import PAIR, STEP, Operator
-from rooflight.devices import calibrations, find_by_torch_name
-from rooflight.devices.spec import DeviceSpec, MemoryLevel, Roofs
+from rooflight.hardware.devices import calibrations, find_by_torch_name
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.prediction.read.measured import (
     Floats,
     MeasuredTable,

@@ -19,11 +19,11 @@ from rooflight.costs.lanes import array_of, is_lanes, real
 from rooflight.costs.operators import registry
 from rooflight.costs.operators.operator import Columns, Operator, over_shapes
 from rooflight.costs.registry import cost_of, traits_of
-from rooflight.devices.spec import DeviceSpec
-from rooflight.network import collectives
-from rooflight.network.algorithms import least_s
-from rooflight.network.groups import RankGroup
-from rooflight.network.topology import Topology
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.network import collectives
+from rooflight.hardware.network.algorithms import least_s
+from rooflight.hardware.network.groups import RankGroup
+from rooflight.hardware.network.topology import Topology
 from rooflight.records.dtypes import tensor_dtype
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec

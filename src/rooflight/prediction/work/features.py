@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.work.facts import FACTS, Floats, WorkKind, kind_of
 from rooflight.prediction.work.floors import cache_bytes
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of, traits_of
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.prediction.work.facts import FACTS, Floats, kind_of
 from rooflight.records.estimate import Estimate
 from rooflight.records.signature import OpSignature

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from rooflight.devices.spec import DeviceSpec
-from rooflight.devices.what_if import refuse_without_peak, without_precision
+from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.hardware.devices.what_if import refuse_without_peak, without_precision
 from rooflight.prediction.work.facts import facts_of
 from rooflight.records.dtypes import dtype_name, tensor_dtype
 from rooflight.roofline.bound import as_it_ran

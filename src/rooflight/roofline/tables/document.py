@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rooflight.devices.spec import DeviceSpec, MemoryLevel
+from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel
 from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import Run, RunTime
 from rooflight.roofline.costed import CostedSession

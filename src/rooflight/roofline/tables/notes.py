@@ -9,8 +9,8 @@ from typing import Final
 
 from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
-from rooflight.devices import find_by_torch_name
-from rooflight.devices.spec import DeviceSpec
+from rooflight.hardware.devices import find_by_torch_name
+from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.dtypes import precision_of
 from rooflight.records.estimate import Source
 from rooflight.records.measurement import Measurement, other_step

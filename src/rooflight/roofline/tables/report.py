@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from rooflight.costs.cost import Uncosted
-from rooflight.devices.spec import clock_text
-from rooflight.devices.what_if import without_effect
+from rooflight.hardware.devices.spec import clock_text
+from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report

@@ -18,9 +18,9 @@ from typing import Final, Literal
 
 import msgspec
 
-from rooflight.devices import calibrations
-from rooflight.devices.calibrations import Calibration
-from rooflight.machine.calibration import best_known, raised
+from rooflight.hardware.devices import calibrations
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.machine.calibration import best_known, raised
 from rooflight.records.files import alone, write_whole
 from rooflight.sampling.executor import ray, slurm
 from rooflight.sampling.executor.options import NodesOptions
@@ -129,7 +129,7 @@ def measure(node: str, kind: Kind, *, quick: bool) -> Iterator[NodeCalibration]:
     try:
         import torch
 
-        from rooflight.machine.calibration import calibrate
+        from rooflight.hardware.machine.calibration import calibrate
 
         # without a GPU, calibrating says so
         for number in range(1 if kind == "cpu" else max(1, torch.cuda.device_count())):

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rooflight.devices.calibrations import Calibration
-from rooflight.machine.calibration import LATENCY, roofs_by_name
+from rooflight.hardware.devices.calibrations import Calibration
+from rooflight.hardware.machine.calibration import LATENCY, roofs_by_name
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity

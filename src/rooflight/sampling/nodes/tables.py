@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rooflight.machine.calibration import busy_share
+from rooflight.hardware.machine.calibration import busy_share
 from rooflight.records.document import Document, Fields
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity

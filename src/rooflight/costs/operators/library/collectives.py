@@ -11,7 +11,7 @@ from rooflight.costs.operators.registry import operator
 from rooflight.costs.operators.signatures import call, tensor
 from rooflight.costs.operators.sizes import ELEMENTS
 from rooflight.costs.operators.tensors import random
-from rooflight.network.groups import RankGroup
+from rooflight.hardware.network.groups import RankGroup
 from rooflight.records.quantity import count_of
 from rooflight.records.tensor import TensorSpec
 

@@ -1,0 +1,25 @@
+"""The user's own code, as distinguished from libraries: by the file that it is in."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+from typing import Final
+
+_LIBRARIES: Final = (
+    "<", f"{Path(__file__).parents[2]}/",
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+)  # fmt: skip
+
+
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own, and no library's."""
+    return not (file.startswith(_LIBRARIES) or "/site-packages/" in file)
+
+
+def line_of(module_class: type) -> str:
+    """``train.py:52``, where the forward pass of a user's own class of modules begins; empty for a library's."""
+    code = getattr(module_class.__dict__.get("forward"), "__code__", None)
+    if code is None or not is_users(code.co_filename):
+        return ""
+    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"

@@ -1,0 +1,118 @@
+"""Who may end a step: modules, optimizers, phases and functions, with the lines of the script that call them."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from functools import lru_cache
+from pathlib import Path
+from types import FrameType
+from typing import Final, NamedTuple
+from weakref import ref
+
+from torch import nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.run.steps import Steps
+
+
+class Caller(NamedTuple):
+    """The name in reports, and the line of the script that calls it."""
+
+    name: str
+    where: str
+
+
+class Weights(NamedTuple):
+    """Elements of a module's parameters, and whether one of them is trained."""
+
+    elements: int
+    trained: bool
+
+
+class Modules:
+    """The modules that were called from outside others, by number; ``heaviest`` is that with the most parameters."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Steps] = {}
+        self.called: dict[int, tuple[Caller, Weights]] = {}
+        self.heaviest = -1
+        self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
+        self._seen = 0
+
+    def weights_of(self, module: nn.Module) -> Weights:
+        """Its weights; those of a lazy module are not known yet."""
+        return self._found(module)[1]
+
+    def number_of(self, module: nn.Module) -> int:
+        """Its number, given at its first call."""
+        _, weights, number = self._found(module)
+        if number not in self.calls:
+            self.calls[number] = Steps()
+            self.called[number] = Caller(type(module).__name__, calling_line()), weights
+            if self.heaviest < 0 or weights.elements > self.called[self.heaviest][1].elements:
+                self.heaviest = number
+        return number
+
+    def _found(self, module: nn.Module) -> tuple[ref[nn.Module], Weights, int]:
+        found = self._weights.get(id(module))
+        if found is None or found[0]() is not module:
+            parameters = list(module.parameters())
+            lazy = any(isinstance(each, (UninitializedParameter, UninitializedBuffer)) for each in parameters)
+            elements = 1 if lazy else sum(each.numel() for each in parameters)
+            found = ref(module), Weights(elements, any(each.requires_grad for each in parameters)), self._seen
+            self._seen += 1
+            if not lazy:
+                self._weights[id(module)] = found
+        return found
+
+
+def calling_line() -> str:
+    """``train.py:112``: the innermost line of the user's own code that is running."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
+
+def imported_by_user() -> bool:
+    """Whether the import that is running is of the user's own code, and not of a library."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and ("importlib" in frame.f_code.co_filename or _is_own(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return frame is not None and is_users(frame.f_code.co_filename)
+
+
+def while_loop() -> FrameType | None:
+    """The frame of the innermost loop that is running, Rooflight's own left out, if that is a ``while`` loop."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code, line = frame.f_code, frame.f_lineno
+        around = () if _is_own(code.co_filename) else _loops_of(code.co_filename)
+        inside = [loop for loop in around if code.co_firstlineno <= loop[0] <= line <= loop[1]]
+        if inside:
+            return frame if max(inside)[2] else None
+        frame = frame.f_back
+    return None
+
+
+@lru_cache
+def _loops_of(file: str) -> tuple[tuple[int, int, bool], ...]:
+    """First and last line of the loops of a file, and whether they are ``while`` loops."""
+    try:
+        nodes = ast.walk(ast.parse("".join(linecache.getlines(file))))
+    except SyntaxError:
+        return ()
+    found = (each for each in nodes if isinstance(each, (ast.For, ast.While)))
+    return tuple((each.lineno, each.end_lineno or 0, isinstance(each, ast.While)) for each in found)
+
+
+def _is_own(file: str) -> bool:
+    return file.startswith(_OWN)
+
+
+_OWN: Final = str(Path(__file__).parents[3]) + "/"

@@ -1,0 +1,196 @@
+"""Waits until the script imports torch, and then lets a ``StepFinder`` hear of modules, backward passes, optimizers,
+loaders and checkpoints. Children that are forked, or spawned by multiprocessing, are watched too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from rooflight.sources.capture.phases import subscribe
+
+if TYPE_CHECKING:
+    from rooflight.sources.capture.run.finder import StepFinder
+
+
+class WhenImported(MetaPathFinder):
+    """Calls ``then`` once, after the module ``name`` was imported for the first time."""
+
+    def __init__(self, name: str, then: Callable[[], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: Any = None) -> ModuleSpec | None:
+        """As Python's own finders find it."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        loader: Any = spec.loader if spec is not None else None
+        if loader is not None:
+            run = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                del loader.exec_module
+                run(module)
+                self._then()
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def when_imported(name: str, then: Callable[[], None]) -> None:
+    """Call ``then`` after a module was imported: at once where it is there."""
+    if name in sys.modules:
+        then()
+    else:
+        sys.meta_path.insert(0, WhenImported(name, then))
+
+
+def install(finder: StepFinder) -> None:
+    """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
+                 "loader_begins", "checkpoint_begins", "function_begins", "function_ended",
+                 "phase_changes"):  # fmt: skip
+        setattr(finder, name, _unharmed(finder, getattr(finder, name)))
+    register_optimizer_step_pre_hook(finder.optimizer_begins)
+    register_optimizer_step_post_hook(finder.optimizer_ended)
+    _watch_backward(finder)
+    _watch_loaders_and_checkpoints(finder)
+    subscribe(finder.phase_changes)
+    _hide_hook()
+    finder.watch()
+
+
+def _watch_backward(finder: StepFinder) -> None:
+    import torch
+
+    engine: Any = torch.autograd
+    run_backward, in_backward = engine._engine_run_backward, torch._C._current_graph_task_id
+
+    @wraps(run_backward)
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if in_backward() != -1 or not finder.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
+            return run_backward(*args, **kwargs)
+        if finder.in_known_step:
+            finder.backwards += 1
+            return run_backward(*args, **kwargs)
+        finder.backward_begins()
+        found = run_backward(*args, **kwargs)
+        finder.backward_ended()
+        return found
+
+    engine._engine_run_backward = watched
+
+
+def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
+    import torch
+    import torch.utils.data.dataloader as loaders
+
+    following, write = loaders._BaseDataLoaderIter.__next__, torch.serialization._save
+
+    @wraps(following)
+    def watched_next(self: Any) -> Any:
+        begin = finder.loader_begins(getattr(self, "_dataset", None))
+        try:
+            return following(self)
+        finally:
+            finder.waits.fetched(begin)
+
+    @wraps(write)
+    def watched_save(*args: Any, **kwargs: Any) -> Any:
+        begin = finder.checkpoint_begins()
+        try:
+            return write(*args, **kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            finder.waits.saved(begin)
+
+    loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
+    torch.serialization._save = watched_save
+
+
+def _hide_hook() -> None:
+    """Torch warns of hooks around compiled modules; the finder's is off inside calls."""
+    from torch.nn.modules import module as modules
+
+    from rooflight.sources.capture.run.finder import HOOK
+
+    any_hook: Any = modules._has_any_global_hook
+
+    @wraps(any_hook)
+    def any_other_hook() -> bool:
+        mine = modules._global_forward_pre_hooks.pop(HOOK, None)  # type: ignore[call-overload]
+        found = bool(any_hook())
+        if mine is not None:
+            modules._global_forward_pre_hooks[HOOK] = mine  # type: ignore[index]
+        return found
+
+    modules._has_any_global_hook = any_other_hook
+
+
+def _unharmed(finder: StepFinder, method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method; an error in it ends the watching, not the script."""
+
+    @wraps(method)
+    def run(*args: Any) -> Any:
+        if finder.broken:
+            return None
+        try:
+            return method(*args)
+        except Exception as error:
+            finder.broken = f"{type(error).__name__}: {error}"
+            finder.leave()
+            return None
+
+    return run
+
+
+def before_terminated(then: Callable[[int], None]) -> Callable[[], None]:
+    """Call ``then`` with -15 before SIGTERM ends the process, unless the script handles it; what the script sees of the
+    signal is as ever. Returns what a child that was forked calls, to have no handler.
+    """
+    number, default, set_handler, get_handler = signal.SIGTERM, signal.SIG_DFL, signal.signal, signal.getsignal
+
+    def ends(*_: object) -> None:
+        set_handler(number, default)
+        then(-number)
+        os.kill(os.getpid(), number)
+
+    def shown(handler: Any) -> Any:
+        return default if handler is ends else handler
+
+    @wraps(set_handler)
+    def watched_signal(signalnum: int, handler: Any) -> Any:
+        return shown(set_handler(signalnum, ends if signalnum == number and handler == default else handler))
+
+    if get_handler(number) == default:
+        set_handler(number, ends)
+        vars(signal).update(signal=watched_signal, getsignal=wraps(get_handler)(lambda each: shown(get_handler(each))))
+
+    def undo() -> None:
+        if get_handler(number) is ends:
+            set_handler(number, default)
+        signal.signal, signal.getsignal = set_handler, get_handler
+
+    return undo
+
+
+def before_exit(then: Callable[[int], None]) -> None:
+    """Call ``then`` with the exit code before ``os._exit``, which runs no handler."""
+    leave = os._exit
+
+    @wraps(leave)
+    def watched_exit(code: int) -> Any:
+        then(code)
+        leave(code)
+
+    os._exit = watched_exit  # type: ignore[assignment]

@@ -1,0 +1,147 @@
+"""What a ``StepFinder`` found, as a session: the recorded step, the times of those that were not, and the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+
+from rooflight.records.measurement import Measurement
+from rooflight.records.session import Session
+from rooflight.records.timeline import Run, RunStep, StepKind
+from rooflight.sources.capture.run.callers import Caller
+from rooflight.sources.capture.run.finder import StepFinder
+from rooflight.sources.capture.run.steps import Steps
+
+_FEW: Final = 3
+
+
+def session_of(
+    finder: StepFinder, script: str, exit_code: int | None, limit: int | None, others: float | None = None
+) -> Session:
+    """The session of a run that has ended; without records where no step could be recorded. At most ``limit`` steps
+    after the skipped ones are timed, those like the recorded one. ``others``: the share of the CPU of other programs.
+    """
+    finder.finish()
+    kind, steps, caller, cycle = _found(finder)
+    run = Run(script=script, exit_code=exit_code, seen=_seen(finder))
+    if kind is None:
+        empty = _empty()
+        return replace(empty, run=run, environment={**empty.environment, "target": script})
+    kept = finder.recorder.kept.get(kind)
+    place = kept.place if kept is not None and kept.cycle == cycle else None
+    if kept is None:  # of another kind, which its calls are parts of
+        kept = next(iter(finder.recorder.kept.values()), None)
+    undisturbed = partial(_undisturbed, finder.skip, finder.recorder.taken[kind] if place is not None else set())
+    step = RunStep(
+        kind=kind,
+        name=caller.name,
+        where=caller.where,
+        count=(steps.count - steps.before) // cycle,
+        begins=_begins(finder.begun_by) if kind in ("optimizer", "backward") else f"the call of {caller.name}",
+        recorded=None if place is None else place + 1,
+        calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
+        turns=steps.turns(cycle if kept is None else kept.cycle),
+    )
+    between = steps.between(cycle, undisturbed(range(step.count)))
+    run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
+    session = kept.session if kept is not None else _empty()
+    session = replace(session, run=run, environment={**session.environment, "target": script})
+    sizes = steps.sizes(cycle)
+    like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
+    timed = undisturbed([each for each, size in enumerate(sizes) if size in like]) or undisturbed(range(step.count))
+    return _with_times(session, steps.seconds(cycle)[timed[:limit]], None if place is not None else 0.0, others)
+
+
+def _begins(by: type | None) -> str:
+    if by is None:
+        return "the end of the one before"
+    if any(each.__name__ == "Optimizer" for each in by.__mro__):
+        return f"the call of {by.__name__}.step, which runs the model"
+    return f"the first call of {by.__name__} with gradients on"
+
+
+def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
+    """The first kind that ran, in the order in which they mean steps; and how many of its calls make one."""
+    if finder.by_function.count:
+        return StepKind.FUNCTION, finder.by_function, finder.function, 1
+    kind, steps, caller, cycle = _unnamed(finder)
+    for phase, blocks in sorted(finder.phases.items(), key=lambda each: -each[1].total):
+        inside = sum(calls * count for calls, count in blocks.calls_of().items())
+        each_one = kind is StepKind.MODULE or blocks.count + 1 >= steps.count // cycle
+        if blocks.count > 1 and each_one and inside + cycle >= steps.count:
+            return StepKind.PHASE, blocks, Caller(f'phase("{phase.name}")', phase.where), 1
+    return kind, steps, caller, cycle
+
+
+def _unnamed(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
+    optimizer, backward, modules = finder.by_optimizer, finder.by_backward, finder.modules
+    if optimizer.count:
+        callers = list(finder.optimizers)
+        names = dict.fromkeys(caller.name for caller in callers)
+        return StepKind.OPTIMIZER, optimizer, Caller(" and ".join(names), callers[0].where), optimizer.length or 1
+    if backward.count:
+        return StepKind.BACKWARD, backward, finder.backward, backward.length or 1
+    sizes = [(modules.called[each][1].elements, calls.count, each) for each, calls in modules.calls.items()]
+    number = max((size for size in sizes if size[1]), default=(0, 0, -1))[2]
+    if number < 0:
+        return None, optimizer, finder.backward, 1
+    return StepKind.MODULE, modules.calls[number], modules.called[number][0], 1
+
+
+def _calls(finder: StepFinder, steps: Steps) -> tuple[tuple[str, int], ...]:
+    names = list(finder.optimizers)
+    counts = sorted(steps.calls_of().items())
+    return tuple((f"{names[number].name} ({names[number].where})", count) for number, count in counts if len(names) > 1)
+
+
+def _undisturbed(skip: int, taken: set[int], places: Iterable[int]) -> list[int]:
+    """Steps that were not recorded, after the skipped ones where there are some. The step after a recorded one finds
+    other caches and is left out too, unless few are left.
+    """
+    places = [place for place in places if place not in taken]
+    places = [place for place in places if place >= skip] or places
+    settled = [place for place in places if place - 1 not in taken]
+    return settled if len(settled) >= _FEW else places
+
+
+def _with_times(session: Session, walls: np.ndarray[Any, Any], same: float | None, others: float | None) -> Session:
+    """The session, with the times of steps; of its ops those on the CPU, since elsewhere none waited for the device."""
+    if not len(walls) and session.measurement is None:
+        return session
+    own = session.measurement if session.environment.get("device_kind") == "cpu" else None
+    return session.with_measurement(
+        Measurement(
+            wall_samples_s=walls,
+            op_samples_s=np.empty((0, len(session))) if own is None else own.op_samples_s,
+            op_starts_s=np.empty((0, 0)) if own is None else own.op_starts_s,
+            same_calls=same,
+            others_share=others,
+            clock="steps of the script" + ("; ops, while one was recorded" if own is not None else ""),
+        )
+    )
+
+
+def _seen(finder: StepFinder) -> str:
+    """In words, what a script did that made no step."""
+    parts = {
+        "calls of modules without parameters": finder.losses,
+        "calls of modules": sum(steps.count for steps in finder.modules.calls.values()),
+        "backward passes": finder.by_backward.count,
+        "optimizer steps": finder.by_optimizer.count,
+    }
+    seen = ", ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+    broken = finder.broken or finder.recorder.broken
+    why = f"; watching it failed ({broken}): please report it" if broken else ""
+    return (seen or "no call of a module, backward pass or optimizer step") + why
+
+
+def _empty() -> Session:
+    from rooflight.sources.capture.record.recorder import record
+
+    with record(compiled_eagerly=False) as recording:
+        pass
+    return recording.session

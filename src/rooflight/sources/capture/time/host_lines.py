@@ -1,0 +1,153 @@
+"""Host lines: a statistical sampler of the thread that runs a step, and whether it worked or slept.
+
+py-spy needs rights of its own, and pyinstrument does not know a waiting thread from a working one: this one reads the
+thread's CPU clock at each sample. It runs in steps of its own; those that are timed are not disturbed.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, Final
+
+from rooflight.records.timeline import HostLine, Within
+from rooflight.sources.capture.own_code import is_users
+
+INTERVAL_S: Final = 1e-3
+LEAST_S: Final = 0.1
+"""Steps are sampled for at least so long."""
+_MOST_LINES: Final = 12
+_MOST_STEPS: Final = 50
+_SWITCH_S: Final = 2e-4  # a thread that runs Python gives the lock up so often, so that samples are on time
+
+_WITHIN: Final = (
+    ("multiprocessing/popen_", Within.STARTING),
+    ("torch/_dynamo/convert_frame.py", Within.COMPILING),
+    ("torch/_inductor/compile", Within.COMPILING),
+    ("torch/utils/data/", Within.LOADER),
+    ("torch/distributed/", Within.COLLECTIVES),
+    ("torch/optim/", Within.OPTIMIZER),
+    ("torch/utils/checkpoint.py", Within.CHECKPOINTING),
+    ("torch/autograd/", Within.BACKWARD),
+    ("multiprocessing/", Within.PROCESS),
+)
+"""What a sample was in, by the path of a file on its stack; the first that fits."""
+_CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
+
+Key = tuple[CodeType | None, int, Within]
+
+
+class HostLines:
+    """Samples of the thread that makes it, while ``sampling`` is open."""
+
+    def __init__(self, interval_s: float = INTERVAL_S) -> None:
+        self._interval_s = interval_s
+        self._thread = threading.get_ident()
+        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._found: dict[Key, list[float]] = {}
+        self._places: dict[CodeType, Within | None] = {}
+        self._unsure: list[tuple[list[float], float]] = []
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Sample until the end of the block, however it ends."""
+        stop, before = threading.Event(), sys.getswitchinterval()
+        thread = threading.Thread(target=self._run, args=(stop,), name="rooflight host lines", daemon=True)
+        sys.setswitchinterval(_SWITCH_S)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+            sys.setswitchinterval(before)
+
+    def lines(self, steps: int) -> tuple[HostLine, ...]:
+        """Where the thread was longest, of one of so many steps."""
+        found = [
+            HostLine(
+                where="" if code is None else f"{Path(code.co_filename).name}:{line}",
+                function="" if code is None else code.co_qualname,
+                within=within,
+                seconds=seconds / steps,
+                asleep_s=asleep_s / steps,
+            )
+            for (code, line, within), (seconds, asleep_s) in self._found.items()
+        ]
+        return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_LINES])
+
+    def _run(self, stop: threading.Event) -> None:
+        wall, awake = time.perf_counter(), self._awake_s()
+        while not stop.wait(self._interval_s):
+            frame = sys._current_frames().get(self._thread)
+            key = None if frame is None else self._key(frame)  # before a file is read, in which the thread goes on
+            now, then = time.perf_counter(), self._awake_s()
+            if key is not None:
+                self.take(key, now - wall, then - awake)
+            wall, awake = now, then
+
+    def take(self, key: Key, wall_s: float, awake_s: float) -> None:
+        """A sample: where the thread is, and for how long it was awake since the one before. A wait for a CPU is told
+        when it ends: the samples before, in which the thread was not awake at all, were no sleep for so long.
+        """
+        found = self._found.setdefault(key, [0.0, 0.0])
+        found[0] += wall_s
+        found[1] += max(0.0, wall_s - awake_s)
+        late_s = awake_s - wall_s
+        for each, slept_s in reversed(self._unsure):
+            back_s = min(slept_s, max(0.0, late_s))
+            each[1] -= back_s
+            late_s -= back_s
+        self._unsure = [*(() if awake_s > 0 else self._unsure), (found, max(0.0, wall_s - awake_s))]
+
+    def _awake_s(self) -> float:
+        """For how long the thread has run, or has waited for a CPU (Linux), so far."""
+        try:
+            ran, waited, _ = self._schedule.read_text().split()
+        except OSError:
+            return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
+        return (int(ran) + int(waited)) * 1e-9
+
+    def _key(self, frame: FrameType) -> Key:
+        """The innermost line of the program's own, and what library code it is in."""
+        within, each = Within.ITSELF, frame
+        while each is not None:
+            place = self._place(each.f_code)
+            if place is None:
+                return each.f_code, each.f_lineno, within or self._called_by(each.f_back)
+            within, each = within or place, each.f_back  # type: ignore[assignment]
+        return None, 0, within
+
+    def _called_by(self, frame: FrameType | None) -> Within:
+        """What library code calls the program's line: the loader its dataset, checkpointing or backward a function."""
+        while frame is not None:
+            if place := self._place(frame.f_code):
+                return place if place in _CALLERS else Within.ITSELF
+            frame = frame.f_back
+        return Within.ITSELF
+
+    def _place(self, code: CodeType) -> Within | None:
+        """What a library's code does, itself for nothing that has a name; None for the program's own."""
+        if code not in self._places:
+            file = code.co_filename
+            named = next((name for part, name in _WITHIN if part in file), Within.ITSELF)
+            self._places[code] = None if is_users(file) else named
+        return self._places[code]
+
+
+def host_lines(step: Callable[[], Any], least: int, *, again: bool = True) -> tuple[tuple[HostLine, ...], list[float]]:
+    """Run ``step`` at least ``least`` times, ``again`` for ``LEAST_S``: where the thread that runs it was longest, and
+    the seconds of each run.
+    """
+    lines, walls = HostLines(), list[float]()
+    with lines.sampling():
+        while len(walls) < least or (again and sum(walls) < LEAST_S and len(walls) < _MOST_STEPS):
+            begin = time.perf_counter()
+            step()
+            walls.append(time.perf_counter() - begin)
+    return lines.lines(len(walls)), walls

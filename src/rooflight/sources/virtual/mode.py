@@ -1,0 +1,467 @@
+"""The mode under which a script runs: what touches the device runs on fake tensors, all else runs as it is.
+
+An op with a fake tensor among its arguments, or that is told to make one on ``cuda``, computes only the shapes of its
+results; these are remembered by kind of call. Where all its inputs are known (``values``), it runs on these too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch
+from torch._C import _storage_id  # type: ignore[attr-defined]
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
+
+from rooflight.sources.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
+from rooflight.sources.capture.record.dispatch import is_composite
+from rooflight.sources.capture.run.callers import calling_line
+from rooflight.sources.virtual.likely import balanced, expect_share, guess, likely_of
+from rooflight.sources.virtual.memory import Memory
+from rooflight.sources.virtual.values import Answers, Values, covers, is_small
+
+_aten = torch.ops.aten
+PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, FakeTensor})
+_VALUES: Final = frozenset(
+    {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
+)
+_VALUELESS: Final = ("empty", "resize")  # beside what a generator makes
+_SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
+"""Arguments that an op writes although its schema does not say so."""
+_HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
+_OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
+_COPIES: Final = frozenset({"copy_", "_foreach_copy_", "resize_"})  # between devices
+_ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
+_DECIDES: Final = {
+    "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
+    "__and__": False,
+}  # fmt: skip
+Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+HANDLERS: Final[dict[Any, Handler]] = {}
+"""By op: what answers a call of it, or leaves it to the mode by NotImplemented."""
+
+
+class _OddError(Exception):
+    """A call that a key cannot describe completely."""
+
+
+class Facts:
+    """What the schema of an op says, once."""
+
+    __slots__ = ("composite", "kind", "known", "name", "routed", "view", "written")
+
+    def __init__(self, func: Any) -> None:
+        schema = func._schema
+        self.name = name = schema.name.split("::")[-1]
+        given = [each.alias_info for each in schema.arguments]
+        returned = [each.alias_info for each in schema.returns]
+        self.written = [
+            (place, each.name)
+            for place, each in enumerate(schema.arguments)
+            if (each.alias_info is not None and each.alias_info.is_write) or place in _SILENT.get(name, ())
+        ]
+        self.view = any(given) and not self.written
+        valueless = torch.Tag.nondeterministic_seeded in func.tags or any(word in name for word in _VALUELESS)
+        self.known = func.namespace == "aten" and not self.view and not valueless and name not in _HEAVY
+        self.routed = func in COMPOSITE_OPS
+        self.composite = self.routed or is_composite(func)
+        self.kind = ""
+        """How its results are made again: "new", "view", "written", or never."""
+        if func.namespace == "c10d" and name != "broadcast_":  # no schema there says what is written
+            self.written = [(place, each.name) for place, each in enumerate(schema.arguments)]
+        if func.namespace != "aten" or name in _ALWAYS_RUN or torch.Tag.inplace_view in func.tags:
+            return
+        if not any("Tensor" in str(each.type) for each in schema.arguments):
+            return
+        if name == "_unsafe_view":  # a view, though its schema does not say so
+            self.kind = "view"
+        elif not any(given) and not any(returned):
+            self.kind = "new"
+        elif self.written:
+            self.kind = "written" if len(returned) <= 1 and (not returned or returned[0] is not None) else ""
+        elif len(returned) == 1 and given[0] and not any(given[1:]):
+            self.kind = "view"
+
+
+class VirtualMode(TorchDispatchMode):
+    """One for the process; it is on the stack of every thread of the script."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any], gpus: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.gpus = gpus
+        self.sized = sized  # what makes results whose sizes depend on values
+        self.values, self.answers, self.memory = Values(), Answers(), Memory()
+        self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.fake.dispatch = self._counted(self.fake.dispatch)  # type: ignore[method-assign]
+        self.device = torch.device("cuda", 0)
+        self.pins = False  # whether the script pinned memory of the host
+        self._facts: dict[int, Facts] = {}
+        self._known: dict[Any, Any] = {}
+        self._foreign: dict[type, bool] = {}
+        self._templates: dict[torch.device, dict[str, Any]] = {}
+
+    def _counted(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Count the memory of fake tensors. A mode of another class would lack the rules of FlexAttention."""
+
+        def run(*call: Any) -> Any:
+            out = make(*call)
+            for each in _tensors((out,), {}):
+                self.memory.hold(each)
+            return out
+
+        return run
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Do not let compiled functions run eagerly for this mode."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: tuple[type, ...], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        for kind in types:
+            if kind not in PLAIN and self.is_foreign(kind):
+                return NotImplemented
+        kwargs = kwargs or {}
+        handler = HANDLERS.get(func)
+        if handler is not None:
+            out = handler(self, func, args, kwargs)
+            if out is not NotImplemented:
+                return out
+        if not isinstance(func, torch._ops.OpOverload):
+            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
+            with self.fake:
+                return func(*given, **named)
+        facts = self._facts.get(id(func))
+        if facts is None:
+            facts = self._facts[id(func)] = Facts(func)
+        if facts.composite:  # under inference_mode they arrive whole
+            with self:
+                return call_unrecorded(func, args, kwargs) if facts.routed else decomposed(func, args, kwargs)
+        tensors = _tensors(args, kwargs)
+        if not any(isinstance(each, FakeTensor) for each in tensors):
+            device = kwargs.get("device")
+            if device is None or torch.device(device).type != "cuda":
+                return func(*args, **self._unpinned(kwargs))
+        return self._run(func, facts, args, kwargs, tensors)
+
+    def is_foreign(self, kind: type) -> bool:
+        """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
+        known = self._foreign.get(kind)
+        if known is None:
+            dispatch = getattr(kind, "__torch_dispatch__", None)
+            known = dispatch is not None and dispatch is not torch._C._disabled_torch_dispatch_impl
+            known = self._foreign[kind] = known and not issubclass(kind, FakeTensor)
+        return known
+
+    def was_used(self) -> bool:
+        """Whether something ran on the device."""
+        learnt = (made for kind, _, made in self._known.values() if kind != "written")
+        return any(each is not None and each[3].type == "cuda" for made in learnt for each in made)
+
+    # -- results
+
+    def _run(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> Any:
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self.with_index(kwargs["device"])}
+        kwargs = self._unpinned(kwargs)
+        written = _written(facts, args, kwargs)
+        if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
+            if func.namespace == "aten" and facts.name not in _COPIES:
+                one_device(written[0].device, tensors)
+            return func(*tree_map(self.real_of, args), **tree_map(self.real_of, kwargs))
+        key = _key_of(func, args, kwargs) if facts.kind else None
+        learnt = self._known.get(key) if key is not None else None
+        if learnt is not None:
+            out = self._make_again(learnt, args)
+        else:
+            out, fixed = self._run_fake(func, args, kwargs, tensors)
+            if key is not None and fixed:
+                self._learn(key, facts.kind, args, tensors, out)
+        self._follow(func, facts, args, kwargs, tensors, written, out)
+        return out
+
+    def _run_fake(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
+    ) -> tuple[Any, bool]:
+        """The result, and whether its shape is that of all such calls."""
+        given, named = args, kwargs
+        if any(not isinstance(each, FakeTensor) for each in tensors):
+            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
+        try:
+            with self.fake:
+                return func(*given, **named), True
+        except (DynamicOutputShapeException, DataDependentOutputException):
+            return self.sized(self, func, args, kwargs), False
+
+    def _unpinned(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not kwargs.get("pin_memory"):
+            return kwargs
+        self.pins = True
+        return {**kwargs, "pin_memory": False}
+
+    def with_index(self, device: Any) -> Any:
+        """A device with its index, as torch gives it to tensors."""
+        if device is None:
+            return None
+        device = torch.device(device)
+        if device.type == "cuda" and device.index is not None:
+            self.check(device.index)
+        return self.device if device.type == "cuda" and device.index is None else device
+
+    def check(self, index: int) -> int:
+        """The index of a device that is there. Raises RuntimeError for others, as CUDA does."""
+        if index >= self.gpus:
+            raise RuntimeError(f"{calling_line()} asks for cuda:{index}: say --gpus {index + 1}, or more")
+        return index
+
+    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor of the same strides on the same device."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
+            return self.fake.from_tensor(tensor, static_shapes=True)
+        return self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
+
+    def _new(self, size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        with torch._C._DisableTorchDispatch():
+            return self._fake(torch.empty_strided(size, stride, dtype=dtype, device="meta"), device)
+
+    def _fake(self, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+        template = self._templates.get(device)
+        if template is None:
+            made = FakeTensor(self.fake, torch.empty(0, device="meta"), device)
+            template = self._templates[device] = dict(made.__dict__)
+        tensor: torch.Tensor = torch.Tensor._make_subclass(
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        tensor.__dict__.update(template)
+        return tensor
+
+    def _learn(self, key: Any, kind: str, args: tuple[Any, ...], tensors: list[torch.Tensor], out: Any) -> None:
+        first = args[0] if args else None
+        if kind == "written":
+            if out is None or out is first:
+                self._known[key] = kind, None, out is not None
+            return
+        several = isinstance(out, tuple | list)
+        results = list(out) if several else [out]
+        given = {_storage_id(each) for each in tensors}
+        for each in results:
+            if each is None:
+                continue
+            if type(each) is not FakeTensor or each.layout is not torch.strided or each.is_complex() or each.is_neg():
+                return
+            if kind == "new" and (_storage_id(each) in given or each.storage_offset()):
+                return
+        if kind == "view":
+            assert isinstance(first, torch.Tensor)
+            if any(_storage_id(each) != _storage_id(first) or each.dtype is not first.dtype for each in results):
+                return
+        made = [
+            None if each is None else (each.shape, each.stride(), each.dtype, each.fake_device, each.storage_offset())
+            for each in results
+        ]
+        self._known[key] = kind, type(out) if several else None, made
+
+    def _make_again(self, learnt: Any, args: tuple[Any, ...]) -> Any:
+        kind, several, made = learnt
+        if kind == "written":
+            return args[0] if made else None
+        results: Any
+        if kind == "view":
+            fake, inside = self.fake, torch._C._meta_in_tls_dispatch_include()
+            before = fake.in_kernel_invocation
+            with torch._C._DisableTorchDispatch():
+                fake.in_kernel_invocation = True
+                torch._C._set_meta_in_tls_dispatch_include(True)
+                try:
+                    views = [torch.as_strided(args[0], size, stride, offset) for size, stride, _, _, offset in made]
+                finally:
+                    fake.in_kernel_invocation = before
+                    torch._C._set_meta_in_tls_dispatch_include(inside)
+                results = [self._fake(view, each[3]) for view, each in zip(views, made, strict=True)]
+        else:
+            results = [None if each is None else self._new(*each[:4]) for each in made]
+            for each in results:
+                self.memory.hold(each)
+        return several(results) if several is not None else results[0]
+
+    # -- values
+
+    def _follow(
+        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
+        written: list[torch.Tensor], out: Any,
+    ) -> None:  # fmt: skip
+        """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
+        if facts.known and self._can_run(facts, args, tensors):
+            results = _tensors((out,), {})
+            if all(map(is_small, results)) and self._run_known(func, args, kwargs, written, results):
+                return
+        for each in written:
+            if isinstance(each, FakeTensor):
+                self.values.forget(each)
+        decides = _DECIDES.get(facts.name)
+        if decides is not None and isinstance(out, FakeTensor) and is_small(out) and covers(out):
+            self._decide(decides, tensors, out)
+        guess(facts.name, args, kwargs, tensors, out, view=facts.view)
+
+    def _decide(self, decides: bool, tensors: list[torch.Tensor], out: torch.Tensor) -> None:
+        """Of a logic one known operand may decide alone: True of an "or" of truths, 0 of any "and". Of others the share
+        that is true is known.
+        """
+        for each in tensors if out.dtype is torch.bool or not decides else ():
+            known = self.values.of(each) if isinstance(each, FakeTensor) else each
+            if known is not None and bool((known.bool() == decides).all()):
+                self.values.hold(out, known.expand(out.shape))
+            elif known is not None and known.dtype is torch.bool:
+                expect_share(each, float(known.float().mean()))
+
+    def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
+        values = self.values
+        overwritten = args[0] if facts.name in _OVERWRITES and args else None
+        for each in tensors:
+            if not is_small(each):
+                return False
+            if isinstance(each, FakeTensor) and each not in values and not (each is overwritten and covers(each)):
+                return False
+        if isinstance(overwritten, FakeTensor) and overwritten not in values:
+            values.begin(overwritten)
+        return True
+
+    def _run_known(
+        self, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor], results: list[torch.Tensor]
+    ) -> bool:
+        try:
+            found = self.of_known(func, args, kwargs)
+        except (RuntimeError, LookupError, TypeError, ValueError):
+            return False
+        if written:
+            return True
+        made = _tensors((found,), {})
+        if [each.shape for each in made] != [each.shape for each in results]:
+            return False
+        for fake, each in zip(results, made, strict=True):
+            if covers(fake):
+                self.values.hold(fake, each)
+        return True
+
+    def of_known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What an op makes of known values, on the CPU. Raises KeyError where one is not known."""
+
+        def real(value: Any) -> Any:
+            if isinstance(value, torch.device):
+                return torch.device("cpu")
+            found = self.values.of(value) if isinstance(value, FakeTensor) else value
+            if found is None and value is not None:
+                raise KeyError
+            return found
+
+        given, named = tree_map(real, (args, kwargs))
+        return func(*given, **named)
+
+    def value_of(self, tensor: torch.Tensor) -> Any:
+        """The one number that a fake tensor holds, or what is assumed of it."""
+        known = self.values.of(tensor)
+        if known is not None:
+            return known.item()
+        if tensor.dtype is torch.bool:
+            return self.answers.truth("a truth of the device", likely=likely_of(tensor).truth is not False)
+        return self.answers.number(tensor, likely_of(tensor).total)
+
+    def chosen_of(self, mask: torch.Tensor) -> int:
+        """How many elements a mask chooses whose values are unknown: the share that is likely, else all, the most."""
+        share = likely_of(mask).share
+        text = "chooses all" if share is None else f"chooses {share:.3g} of all: balanced"
+        self.answers.note("a mask of the device", text)
+        return mask.numel() if share is None else round(share * mask.numel())
+
+    def real_of(self, tensor: Any) -> Any:
+        """All that a fake tensor holds, ones where it is not known; anything else as it is."""
+        if not isinstance(tensor, FakeTensor):
+            return tensor
+        known = self.values.of(tensor)
+        if known is not None:
+            return known.clone()
+        _, share, _, total = likely_of(tensor)
+        if share is not None and tensor.dtype is torch.bool:
+            return balanced(self.chosen_of(tensor), tensor.shape, torch.bool)
+        if total is not None:
+            self.answers.note("counts of the device", f"{round(total):,} in all: balanced")
+            return balanced(total, tensor.shape, tensor.dtype)
+        self.answers.note("values of the device", "ones")
+        return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def one_device(device: torch.device, tensors: Iterable[Any]) -> None:
+    """Raise RuntimeError, as torch does, for tensors that are not on the device of another."""
+    for each in tensors:
+        if isinstance(each, torch.Tensor) and each.device.type != device.type:
+            raise RuntimeError(
+                f"{calling_line()}: Expected all tensors to be on the same device, but found {device} and {each.device}"
+            )
+
+
+def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif type(value) in (list, tuple):
+            found += [each for each in value if isinstance(each, torch.Tensor)]
+    return found
+
+
+def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    if not facts.written:
+        return []
+    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in facts.written]
+    return [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
+
+
+def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    key: list[Any] = [func, torch.get_default_dtype()]
+    try:
+        for value in args:
+            _describe(value, key)
+        for name, value in kwargs.items():
+            key.append(name)
+            _describe(value, key)
+        made = tuple(key)
+        hash(made)
+    except (_OddError, TypeError, RuntimeError):
+        return None
+    return made
+
+
+def _describe(value: Any, key: list[Any]) -> None:
+    kind = type(value)
+    if kind is FakeTensor:
+        if value.constant is not None or value.dtype.is_complex or value.is_neg():
+            raise _OddError
+        key += value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset()
+    elif kind in _VALUES:
+        key += kind, value  # 1, 1.0 and True are equal, and promote differently
+    elif kind is list or kind is tuple or kind is torch.Size:
+        key.append(len(value))
+        for each in value:
+            _describe(each, key)
+    elif kind is torch.Tensor and not value.dim():
+        key += "number", value.dtype
+    else:
+        raise _OddError
