@@ -1,7 +1,7 @@
-"""Draws docs/pictures/house.svg from the code: rooms from the top down, the rooms inside them, and their imports.
+"""Draws docs/pictures/house.svg from the code: floors from the top down, the rooms inside them, and their imports.
 
-Rooms and floors are those of the contract in pyproject.toml, what a room does is the first sentence of its docstring,
-and a dot is an import that some file of the room has. `python docs/pictures/house.py` draws it anew.
+A floor is a layer of the first contract in pyproject.toml, what it does is the first sentence of its docstring, and a
+dot is an import that some file of it has. `python docs/pictures/house.py` draws it anew.
 """
 
 from __future__ import annotations
@@ -20,31 +20,27 @@ ROW, CELL, TOP, TEXT_WIDTH, NAME_WIDTH, MARGIN = 40, 30, 118, 680, 110, 16
 INK, PALE, FAINT, DOT = "#1b1f24", "#59636e", "#d0d7de", "#0969da"
 
 
-def floors() -> list[list[str]]:
-    """The rooms of each floor that are built, from the top, as the first import contract has them."""
+def floors() -> list[str]:
+    """The floors from the top, as the first import contract has them."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
-    return [
-        [room.strip().removeprefix("rooflight.") for room in layer.split("|") if "(" not in room] for layer in layers
-    ]
+    return [layer.removeprefix("rooflight.") for layer in layers]
 
 
 def files_of(room: str) -> list[Path]:
-    """The Python files of a room: a folder, or one file."""
-    folder = SOURCE / room
-    return sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]
+    """The Python files of a room."""
+    return sorted((SOURCE / room).rglob("*.py"))
 
 
 def inside(room: str) -> str:
     """The rooms inside a room."""
-    folders = {file.parent.relative_to(SOURCE / room).as_posix() for file in files_of(room)} - {"."}
+    folders = {file.relative_to(SOURCE / room).parts[0] for file in files_of(room) if file.parent != SOURCE / room}
     return ", ".join(f"{folder}/" for folder in sorted(folders))
 
 
 def does(room: str) -> str:
     """The first sentence of a room's docstring."""
-    folder = SOURCE / room
-    file = folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+    file = SOURCE / room / "__init__.py"
     text = " ".join((ast.get_docstring(ast.parse(file.read_text())) or "").split())
     return text.partition(". ")[0].removesuffix(".").replace("`", "")
 
@@ -65,7 +61,7 @@ def imports(room: str) -> set[str]:
 
 def drawn() -> str:
     """The picture as SVG."""
-    rooms = [room for floor in floors() for room in floor]
+    rooms = floors()
     place = {room: number for number, room in enumerate(rooms)}
     left = MARGIN + NAME_WIDTH + TEXT_WIDTH
     width, height = left + CELL * len(rooms) + MARGIN, TOP + ROW * len(rooms) + MARGIN
@@ -76,24 +72,20 @@ def drawn() -> str:
         f'<text x="{MARGIN}" y="{TOP - 14}" fill="{INK}" font-weight="bold">room, and what it does</text>',
         f'<text x="{left + MARGIN}" y="22" fill="{INK}" font-weight="bold">● imports the room above the column</text>',
     ]
-    y = TOP
-    for floor in floors():
-        parts.append(f'<line x1="{MARGIN}" y1="{y}" x2="{width - MARGIN}" y2="{y}" stroke="{FAINT}"/>')
-        for room in floor:
-            middle, x = y + ROW / 2 - 0.5, left + CELL * (place[room] + 0.5)
-            parts.append(f'<text x="{MARGIN}" y="{middle}" fill="{INK}" font-weight="bold">{room}</text>')
-            parts.append(f'<text x="{MARGIN + NAME_WIDTH}" y="{middle}" fill="{INK}">{escape(does(room))}</text>')
-            parts.append(
-                f'<text x="{MARGIN + NAME_WIDTH}" y="{middle + 14}" fill="{PALE}" font-size="11">{inside(room)}</text>'
-            )
-            parts.append(
-                f'<text transform="translate({x + 4.5} {TOP - 8}) rotate(-60)" fill="{INK}">{room}</text>'
-                f'<rect x="{x - 5}" y="{middle - 9.5}" width="10" height="10" fill="{FAINT}"/>'
-            )
-            for other in sorted(imports(room) & set(rooms), key=rooms.index):
-                over = left + CELL * (place[other] + 0.5)
-                parts.append(f'<circle cx="{over}" cy="{middle - 4.5}" r="5" fill="{DOT}"/>')
-            y += ROW
+    for room in rooms:
+        y, x = TOP + ROW * place[room], left + CELL * (place[room] + 0.5)
+        middle = y + ROW / 2 - 0.5
+        parts += [
+            f'<line x1="{MARGIN}" y1="{y}" x2="{width - MARGIN}" y2="{y}" stroke="{FAINT}"/>',
+            f'<text x="{MARGIN}" y="{middle}" fill="{INK}" font-weight="bold">{room}</text>',
+            f'<text x="{MARGIN + NAME_WIDTH}" y="{middle}" fill="{INK}">{escape(does(room))}</text>',
+            f'<text x="{MARGIN + NAME_WIDTH}" y="{middle + 14}" fill="{PALE}" font-size="11">{inside(room)}</text>',
+            f'<text transform="translate({x + 4.5} {TOP - 8}) rotate(-60)" fill="{INK}">{room}</text>',
+            f'<rect x="{x - 5}" y="{middle - 9.5}" width="10" height="10" fill="{FAINT}"/>',
+        ]
+        for other in sorted(imports(room) & place.keys(), key=rooms.index):
+            over = left + CELL * (place[other] + 0.5)
+            parts.append(f'<circle cx="{over}" cy="{middle - 4.5}" r="5" fill="{DOT}"/>')
     return "\n".join([*parts, "</svg>", ""])
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
@@ -96,9 +98,52 @@ def test_what_needs_no_torch_is_there_without_it():
 
 
 def test_a_namespace_is_there_without_being_imported():
-    assert python("import rooflight as rl; print(rl.tracking.__name__, rl.devices.__name__)") == (
-        "rooflight.tracking rooflight.devices\n"
+    assert python("import rooflight as rl; print(bool(rl.tracking.log_training_sol), bool(rl.devices.get))") == (
+        "True True\n"
     )
+
+
+ROOT = Path(__file__).parents[2]
+PAGES = [path for kind in ("README.md", "docs/**/*.md", "docs/**/*.csv", "examples/*.py") for path in ROOT.glob(kind)]
+NAME = re.compile(r"(?<!_)\brooflight(?:\.[a-zA-Z_]\w*)+\b(?![-/])")  # but of schemas, which have a version
+DOCUMENTED = sorted({name for page in PAGES for name in NAME.findall(page.read_text())})
+GROUPS = {"rooflight.formulas", "rooflight.operators", "rooflight.sources", "rooflight.renderers"}
+
+
+@pytest.mark.parametrize("name", [name for name in DOCUMENTED if name not in GROUPS])
+def test_each_documented_name_is_there(name):
+    """A module, or what a module has; also where the room lies in a wing that the name leaves out."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        found = importlib.import_module(name)
+    except ModuleNotFoundError:
+        found = getattr(importlib.import_module(module), attribute)
+    assert found is not None
+
+
+def test_a_room_has_one_copy_under_both_names():
+    program = (
+        "import rooflight, rooflight.devices\n"
+        "import rooflight.inference.engines.mapping as short\n"
+        "import rooflight.studies.inference.engines.mapping as whole\n"
+        "from rooflight.devices.spec import DeviceSpec; from rooflight.hardware.devices import spec\n"
+        "print(short is whole, DeviceSpec is spec.DeviceSpec, rooflight.devices is rooflight.hardware.devices)\n"
+        "import rooflight.hardware.network.algorithms as whole, rooflight.network.algorithms as short\n"
+        "print(short is whole)\n"
+    )
+    assert python(program) == "True True True\nTrue\n"
+
+
+@pytest.mark.parametrize("name", ["rooflight.devices.nothing", "rooflight.nothing", "rooflight.tracking.nothing.more"])
+def test_what_is_not_behind_a_door_is_said_by_the_name_that_was_written(name):
+    with pytest.raises(ModuleNotFoundError, match=f"No module named '{name.removesuffix('.more')}'"):
+        importlib.import_module(name)
+
+
+def test_the_house_itself_does_not_use_doors():
+    files = sorted((ROOT / "src").rglob("*.py"))
+    door = re.compile(rf"^\s*(from|import) rooflight\.({'|'.join(rl._WINGS)})\b", re.MULTILINE)
+    assert [path for path in files if door.search(path.read_text())] == []
 
 
 def test_a_name_is_looked_up_once(monkeypatch):
