@@ -112,4 +112,4 @@ def test_what_a_page_takes_from_rooflight_is_there(path):
 
 def test_a_missing_name_is_seen():
     block = "import rooflight as rl\nfrom rooflight.inference import Profiler, Nobody\nrl.analize(rl.load('a'))"
-    assert missing(ast.parse(block)) == {"rooflight.studies.inference.Nobody", "rl.analize"}
+    assert missing(ast.parse(block)) == {"rooflight.inference.Nobody", "rl.analize"}
