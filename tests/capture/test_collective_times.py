@@ -59,7 +59,7 @@ def check(analysis: Analysis, untimed: int) -> None:
         assert collective.exposed_s + collective.overlapped_s == pytest.approx(collective.measured_s)
         assert 0 <= collective.exposed_s <= collective.measured_s * (1 + 1e-12)
     assert found.bytes_sent == analysis.totals.bytes_sent
-    assert sum(gap.seconds for gap in analysis.waterfall) == pytest.approx(analysis.totals.measured_s)
+    assert sum(analysis.account.by("cause").values()) == pytest.approx(analysis.totals.measured_s)
 
 
 def by_kind(analysis: Analysis) -> dict[CollectiveKind, Collective]:

@@ -188,17 +188,17 @@ def test_another_device_is_offered_where_it_is_predicted_to_take_less() -> None:
     l4, h100 = (rl.analyze(recording.session, each, predictor=rl.Predictor()) for each in ("L4", "H100-SXM5-80GB"))
     here, there = (each.totals.predicted_wall for each in (l4, h100))
 
-    *_, found = with_devices(diagnose(l4), [h100]).findings
+    *_, found = with_devices(diagnose(l4), l4.account, [h100]).findings
     assert (found.id, found.remedy) == ("another-device", "run it on H100-SXM5-80GB")
     assert found.predicted_gain_s == pytest.approx(here.time_s - there.time_s)
     assert found.predicted_gain_low_s == pytest.approx(here.time_s - there.high_s)
-    (*_, slower) = with_devices(diagnose(h100), [l4]).not_worth_it
+    (*_, slower) = with_devices(diagnose(h100), h100.account, [l4]).not_worth_it
     assert (slower.id, slower.title) == ("another-device", "L4")
     # a script's loader takes as long beside any device
     between = (Between(name="loader", seconds=1.0, share=0.9),)
     of_script = replace(recording.session, run=Run(script="train.py", exit_code=0, between=between))
     l4, h100 = (rl.analyze(of_script, each, predictor=rl.Predictor()) for each in ("L4", "H100-SXM5-80GB"))
-    assert not [each for each in with_devices(diagnose(l4), [h100]).findings if each.id == "another-device"]
+    assert not [each for each in with_devices(diagnose(l4), l4.account, [h100]).findings if each.id == "another-device"]
 
 
 def test_what_the_host_computes_before_a_copy_is_the_loaders_and_no_launch() -> None:

@@ -31,7 +31,7 @@ def test_every_page_is_found_and_nothing_is_loaded_from_elsewhere(site):
     assert "I have a slow training script" in first
     assert re.findall(r'<(?:script|link rel="stylesheet")[^>]* (?:src|href)="https?:', first) == []
     found = {entry["location"] for entry in json.loads((site / "search" / "search_index.json").read_text())["docs"]}
-    assert "concepts/bounds/#the-waterfall" in found
+    assert "concepts/account/#the-cut" in found
 
 
 def test_options_and_keys_are_those_of_the_code(site):
@@ -40,7 +40,7 @@ def test_options_and_keys_are_those_of_the_code(site):
     assert "rooflight devices show" in options
     keys = (site / "reference" / "json" / "index.html").read_text()
     assert '<h2 id="analysisdocument">' in keys
-    assert "<code>waterfall</code>" in keys
+    assert "<code>account</code>" in keys
 
 
 def test_measured_tables_are_there(site):

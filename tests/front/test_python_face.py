@@ -162,7 +162,7 @@ def test_reprs_are_short_and_say_what_it_is():
     assert repr(session_of([], environment={"device_kind": "cuda", "gpu": "NVIDIA H100"})).endswith("on NVIDIA H100)")
     assert repr(session_of([], environment={"device_kind": "cpu", "cpu": "a\x1b"})).endswith(r"recorded on a\x1b)")
     assert repr(measured.columns) == "Columns(2 records)"
-    assert repr(measured.measurement) == "Measurement(1 step, median 5.60 ms, by hand)"
+    assert repr(measured.measurement) == "Measurement(1 step, mean 5.60 ms, by hand)"
     analysis = rl.analyze(measured, H100)
     bound = str(Quantity(analysis.totals.op_bound_s, "s"))
     assert repr(analysis) == f"Analysis(2 ops on {H100}, op bound {bound})"  # another device's time is left out

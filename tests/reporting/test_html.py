@@ -58,7 +58,7 @@ class Reader(HTMLParser):
 
 def test_every_table_and_series_is_there_under_its_id():
     report = report_of_calls()
-    assert {"roofline", "waterfall", "memory"} == {series.id for series in report.series}
+    assert {"roofline", "account", "memory"} == {series.id for series in report.series}
     read = Reader(render_html(report))
     assert read.ids == [
         *(f"series-{series.id}" for series in report.series),
@@ -115,7 +115,7 @@ def test_a_browser_shows_it_without_an_error_and_sorts(tmp_path):
     dom, console = browse(tmp_path / "report.html", text)
     assert console == []
     assert "<title>Speed of light: a test &lt;script&gt;" in dom  # not "taken"
-    for part in ('id="table-waterfall"', 'id="series-roofline"', "<circle", "<polygon", "<rect"):
+    for part in ('id="table-account"', 'id="series-roofline"', "<circle", "<polygon", "<rect"):
         assert part in dom
     dom, console = browse(tmp_path / "clicked.html", clicked)
     assert 'data-sorted="ascending"' in dom

@@ -263,19 +263,16 @@ def test_a_union_is_in_order_and_apart(given_intervals):
 # -- in an analysis --------------------------------------------------------------------------------------------------
 
 
-def test_the_waterfall_gives_exposed_communication_a_gap_of_its_own():
+def test_the_account_has_the_exposed_part_of_communication_alone():
     analysis = Analysis(timed([ADD, all_reduce(), ADD], [[2, 4, 2]], [[0, 1, 4]], wall=8), H100)
-    gaps = {gap.name: gap for gap in analysis.waterfall}
-    exposed, bound = gaps["exposed communication beyond its bound"], 4000 / 450e9  # its switches add
-    assert exposed.seconds == pytest.approx(2 - bound)
-    assert exposed.until_s == analysis.busy_s == 6
-    assert gaps["overhead and idle"].seconds == 2
-    assert sum(gap.seconds for gap in analysis.waterfall) == pytest.approx(8)
+    causes = analysis.account.by("cause")
+    assert causes["communication"] == pytest.approx(2, rel=1e-6)  # its bound of 9 ns is light
+    assert analysis.busy_s == 6
+    assert causes["unknown"] == pytest.approx(2, rel=1e-4)
+    assert sum(causes.values()) == pytest.approx(8)
     hidden = Analysis(timed([ADD, all_reduce()], [[4, 2]], [[0, 1]], wall=8), H100)
-    gaps = {gap.name: gap for gap in hidden.waterfall}
-    assert gaps["communication hidden behind computing"].seconds == pytest.approx(-bound)
+    assert "communication" not in hidden.account.by("cause")
     assert hidden.busy_s == 4
-    assert sum(gap.seconds for gap in hidden.waterfall) == pytest.approx(8)
 
 
 def test_the_report_has_a_table_facts_and_data():
@@ -287,7 +284,7 @@ def test_the_report_has_a_table_facts_and_data():
     (entry,) = report.data.communication.collectives
     assert entry.bus_bytes_per_s == 1500
     assert entry.exposed_s + entry.overlapped_s == entry.measured_s == 4
-    assert "exposed communication beyond its bound" in [gap.name for gap in report.data.waterfall]
+    assert "communication" in [row.cause for row in report.data.account.rows]
     render_json(report)
     unmeasured = report_of(Analysis(session_of([Call(op=all_reduce())]), H100))
     table = unmeasured.table("collectives")

@@ -60,7 +60,7 @@ def test_sums_in_another_order_leave_no_gap_below_zero():
     tenth = device(memory=(MemoryLevel(name="DRAM", bytes_per_s=10.0),))
     analysis = analysis_of(*[(MM, (3 * call, 3 * call + 1), (3 * call + 2,)) for call in range(6)], on=tenth)
     # each alone 3 * 256 / 10 = 76.8 s; added one by one 460.79999999999995, at once 460.8
-    assert [gap.seconds for gap in analysis.waterfall] == [6 * 3 * B / 10, 0, 0]
+    assert analysis.account.by("cause") == {"light": pytest.approx(6 * 3 * B / 10)}
 
 
 def test_a_state_is_compulsory_both_ways():
@@ -114,7 +114,7 @@ def test_an_empty_session_takes_no_time():
     analysis = analyze(session_of([]), get("H100-SXM5-80GB"))
     assert analysis.program.fused_bound_s == analysis.program.program_bound_s == 0
     assert analysis.program.regions == 0
-    assert [gap.seconds for gap in analysis.waterfall] == [0, 0, 0]
+    assert analysis.account.rows == ()
 
 
 def cached(bytes_per_s: float | None, capacity_bytes: int = 3 * B // 2) -> DeviceSpec:
@@ -184,7 +184,7 @@ def test_what_fits_a_measured_cache_one_by_one_need_not_fit_it_together():
     )  # each finds its 512 B, and leaves 256 B
     program, totals = analysis.program, analysis.totals
     assert program.program_bound_s == 3 * B - 600  # 0, 1 and 3 are read; 4 stays in the cache
-    assert program.program_bound_s == program.fused_bound_s == totals.op_bound_s == analysis.waterfall[-1].until_s
+    assert program.program_bound_s == program.fused_bound_s == totals.op_bound_s == analysis.account.wall_s
     assert program.warm.program_bound_s == program.program_bound_s  # the only cache was measured
     assert program.limiter is Limiter.MEMORY
     assert totals.limiter == "memory"

@@ -78,7 +78,7 @@ def unsampled(refused, words):
 
 
 def calls(tmp_path):
-    from rooflight.records.user_module import load_module
+    from rooflight.records.package import load_module
 
     return load_module(tmp_path / "my_functions.py").CALLS
 

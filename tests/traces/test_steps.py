@@ -92,8 +92,7 @@ def test_work_of_no_op_is_that_of_a_step(steps):
     timeline = session.measurement.timeline
     assert [each.without_op_s for each in timeline.steps] == us([4, 10])
     assert timeline.no_host_op_s == pytest.approx(14e-6)
-    gaps = {gap.name: gap.seconds for gap in rl.analyze(session).waterfall}
-    assert gaps["work of the device that belongs to no op"] == pytest.approx(7e-6)  # of two steps the mean
+    assert rl.analyze(session).account.by("cause")["no_op"] == pytest.approx(7e-6)  # of two steps the mean
 
 
 def test_ops_outside_of_steps_are_counted_and_those_outside_of_all_are_the_session(steps):
@@ -161,3 +160,35 @@ def test_work_of_the_step_before_is_none_of_this_one(steps):
     assert report.data.unattributed.before_trace_s == pytest.approx(50e-6)
     assert session.measurement.wall_s == pytest.approx(50e-6)  # from 50 to 100
     assert "has no bound" not in report.conclusion
+
+
+OPTIMIZER, NEXT = "Optimizer.step#SGD.step", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+
+
+def unmarked(name: str, *, leads: bool) -> list[dict]:
+    """Three iterations of 100 µs, each with a product, after the annotation or before it."""
+    events = []
+    for number in range(3):
+        at = 100 * number
+        mark, product = (at + 2, at + 20) if leads else (at + 60, at + 20)
+        events += [
+            span(name, mark, mark + 10),
+            op("aten::mm", product, product + 20, **MM),
+            launch(product + 1, number + 1),
+            kernel(product + 5, product + 35, number + 1),
+        ]
+    return events
+
+
+@pytest.mark.parametrize(("name", "leads"), [(OPTIMIZER, False), (NEXT, True), ("train_step", True)])
+def test_steps_of_a_trace_without_marks_follow_from_what_each_has_once(tmp_path, name, leads):
+    session = rl.read_trace(write(tmp_path / "trace.json", unmarked(name, leads=leads)))
+    assert len(session) == 1
+    assert len(session.measurement.wall_samples_s) == 3
+    assert session.measurement.wall_samples_s[1] == pytest.approx(100e-6)
+    assert any("No steps are marked" in note for note in session.notes)
+
+
+def test_one_call_of_the_optimizer_makes_no_steps(tmp_path):
+    session = rl.read_trace(write(tmp_path / "trace.json", unmarked(OPTIMIZER, leads=False)[:4]))
+    assert not session.measurement.timeline.steps

@@ -65,8 +65,8 @@ def test_the_report_has_the_timeline_kernels_by_name_and_what_has_no_bound(tmp_p
         "uncosted_s": 0,
         "without_op": [{"name": "of an earlier launch", "count": 1, "seconds": pytest.approx(5e-6)}],
     }
-    (gap,) = [each for each in document["waterfall"] if each["name"] == "work of the device that belongs to no op"]
-    assert gap["seconds"] == pytest.approx(5e-6)
+    (row,) = [each for each in document["account"]["rows"] if each["cause"] == "no_op"]
+    assert row["seconds"] == pytest.approx(5e-6)
     # 5 before the trace and 5 without shapes, of 35 + 30 + 10 in sum
     assert "13.3% of the device's work in the step has no bound" in document["conclusion"]
     # 20 and 5 µs of mm and 5 of relu have the name k; copies and fills are no kernels

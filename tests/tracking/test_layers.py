@@ -41,7 +41,7 @@ def test_a_training_pass_has_three_times_those_of_forward():
     assert hooks.analysis.totals.matrix_flops == 3 * linear_flops(8)
     report = hooks.report()
     assert "Model" in report.title
-    assert [table.id for table in report.tables][:3] == ["waterfall", "by_phase", "by_layer"]
+    assert [table.id for table in report.tables][:3] == ["account", "by_phase", "by_layer"]
 
 
 def test_the_last_pass_that_is_known_is_reported():

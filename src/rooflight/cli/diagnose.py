@@ -85,7 +85,7 @@ def diagnose(
     with running(outputs) as progress:
         analysis, notes = asked.analysis(measured, progress)
         progress("looking for what costs time")
-        found = with_devices(diagnosed(analysis), _instead(asked, measured, others, progress))
+        found = with_devices(diagnosed(analysis), analysis.account, _instead(asked, measured, others, progress))
         applied = tuple(_applied(target, measured, found.findings, trying.apply, progress))
         scaling = _scaling(asked, measured, analysis, progress) if trying.double else None
         report = report_of(analysis, found, applied, scaling, notes)

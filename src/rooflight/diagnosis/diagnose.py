@@ -9,26 +9,31 @@ import numpy as np
 
 from rooflight.diagnosis.draft import LEAST, Draft, Facts
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.diagnosis.regimes import layers_of, phases_of, shares_of
+from rooflight.diagnosis.hot_spots import hot_spots
 from rooflight.diagnosis.remedies import RULES
 from rooflight.diagnosis.unworthy import not_worth_it
 from rooflight.diagnosis.values import MOST_CALLS, Values
+from rooflight.records.account import Place
 from rooflight.records.quantity import Quantity
-from rooflight.roofline.costed import CostedSession
-from rooflight.roofline.findings import Diagnosis, Finding
+from rooflight.roofline.account.account import Account
+from rooflight.roofline.account.accounted import Accounted
+from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
 
+_MOST_LAYERS: Final = 12
 _OUTDONE: Final = 2.5  # tuning that gains so many times what mending does comes first
 
 
-def diagnose(analysis: CostedSession) -> Diagnosis:
+def diagnose(analysis: Accounted) -> Diagnosis:
     """The regime of a step, what costs it time, the remedies and what each would buy, what gains most first. Waste,
     which a step need not do at all, is mended before anything is tuned.
     """
     of = Evidence(analysis)
     facts = Facts(of, Values(of))
     drafts = [draft for rule in RULES for draft in rule(facts)] if of.step_s else []
-    shares = shares_of(facts)
+    account = analysis.account
+    shares = account.shares
     regime = max(shares, key=lambda each: shares[each])
+    drafts = [draft.within(account) for draft in drafts]
     findings = tuple(_findings(facts, _ranked(drafts)))
     return Diagnosis(
         step_s=of.whole_s,
@@ -36,11 +41,12 @@ def diagnose(analysis: CostedSession) -> Diagnosis:
         regime=regime,
         confidence=shares[regime],
         shares={each.value: share for each, share in shares.items()},
-        phases=phases_of(facts),
-        layers=layers_of(facts),
+        phases=tuple(_shares(account, "phase")),
+        layers=tuple(_shares(account, "layer"))[:_MOST_LAYERS],
         findings=findings,
         not_worth_it=tuple(not_worth_it(facts, {draft.remedy.id for draft in drafts})),
         missing=tuple(_missing(facts)),
+        hot_spots=hot_spots(facts, drafts) if of.source != "bound" else (),
     )
 
 
@@ -55,7 +61,7 @@ def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
 
 def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
     """Each draft with what it still saves once those before it are applied."""
-    of = facts.of
+    of, analysis = facts.of, facts.of.analysis
     cost = of.seconds + of.host_s
     left = np.ones(len(cost))
     remaining_s = of.whole_s
@@ -78,7 +84,25 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             predicted_gain_high_s=max(draft.high_s, draft.gain_s),
             after_others_s=after_s,
             verify=draft.remedy.verify,
+            causes=tuple(dict.fromkeys((*analysis.account.causes_of(draft.calls), *draft.causes))),
+            where=_where(facts, draft),
         )
+
+
+def _where(facts: Facts, draft: Draft) -> tuple[Place, ...]:
+    """The lines and modules of a draft: of its calls, else of the rows of its causes."""
+    if len(draft.calls):
+        return facts.of.where(draft.calls)
+    rows = facts.of.analysis.account.rows
+    return tuple(dict.fromkeys(place for row in rows if row.cause in draft.causes for place in row.where))
+
+
+def _shares(account: Account, key: str) -> Iterable[RegimeShare]:
+    """The regime of each phase or layer, and of what is in none, those with most time first."""
+    for name, regimes in account.regimes_by(key).items():
+        seconds = sum(regimes.values())
+        regime = max(regimes, key=lambda each: regimes[each])
+        yield RegimeShare(name=name, seconds=seconds, regime=regime, confidence=regimes[regime] / seconds)
 
 
 def _missing(facts: Facts) -> Iterable[str]:

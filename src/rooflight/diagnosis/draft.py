@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -11,15 +11,22 @@ import numpy as np
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.touched import numbers
 from rooflight.diagnosis.values import Values
+from rooflight.records.account import REGIME_OF, Cause, Regime
 from rooflight.records.session import Int64
+from rooflight.roofline.account.account import NOWHERE, Account
 from rooflight.roofline.distinct import distinct
-from rooflight.roofline.findings import Regime
 
 _LOW, _HIGH = 0.5, 1.9
 """Factors of a predicted gain between which the measured one is looked for; how often it was is in
 docs/lab/promises.md."""
 LEAST: Final = 0.03
 """A remedy that saves a smaller share of the step is no finding."""
+
+
+NO_CALLS: Final[Int64] = np.empty(0, dtype=np.int64)
+_IN_NONE: Final[Int64] = np.array([NOWHERE])
+BESIDE_CALLS: Final = (Cause.LAUNCHES, Cause.PYTHON, Cause.SYNC, Cause.OTHER_PROGRAMS)
+"""Of these causes a call may spare pieces that are in no call: launches for which a device waits, Python between."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +44,9 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares."""
+    """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares. Their
+    pieces of the account are what is lost, and those of ``causes``, which are in no call.
+    """
 
     remedy: Remedy
     regime: Regime
@@ -47,6 +56,21 @@ class Draft:
     low_s: float
     high_s: float
     calls: Int64
+    causes: tuple[Cause, ...] = ()
+
+    def within(self, account: Account) -> Draft:
+        """The same, of which no more is lost than the account has, and no more gained than is lost."""
+        held_s = account.seconds(calls=self.calls)
+        held_s += account.seconds(*self.causes, calls=_IN_NONE) if len(self.calls) else account.seconds(*self.causes)
+        lost_s = min(self.lost_s, held_s)
+        gain_s = min(self.gain_s, lost_s)
+        return replace(
+            self,
+            lost_s=lost_s,
+            gain_s=gain_s,
+            low_s=min(self.low_s, gain_s),
+            high_s=max(self.high_s, gain_s),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +105,12 @@ class Facts:
 
     def draft(
         self, remedy: Remedy, calls: Iterable[int], evidence: str, *, gain_s: float | None = None,
-        regime: Regime | None = None, low: float = _LOW, high: float = _HIGH,
+        regime: Regime | None = None, low: float = _LOW, high: float = _HIGH, beside: Int64 = NO_CALLS,
+        causes: tuple[Cause, ...] = BESIDE_CALLS,
     ) -> Iterable[Draft]:  # fmt: skip
-        """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little."""
+        """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little. ``beside``:
+        calls of which it spares some, which ones is not known; ``causes``: of which it may spare pieces in no call.
+        """
         these = distinct(numbers(calls))[0]
         if not len(these):
             return
@@ -98,14 +125,15 @@ class Facts:
                 gain_s=gain,
                 low_s=low * gain,
                 high_s=min(high * gain, self.of.step_s),
-                calls=these,
+                calls=np.union1d(these, beside),
+                causes=causes,
             )
 
     def waiting(
-        self, remedy: Remedy, regime: Regime, lost_s: float, gain_s: float, evidence: str, low: float = 0.6
+        self, remedy: Remedy, causes: tuple[Cause, ...], lost_s: float, gain_s: float, evidence: str, low: float = 0.6
     ) -> Iterable[Draft]:
-        """A draft of time in which the step waits, in no call."""
+        """A draft of time that the pieces of such causes take."""
         if gain_s >= LEAST * self.of.whole_s > 0:
             high_s = min(max(lost_s, 1.7 * gain_s), self.of.whole_s)
-            yield Draft(remedy=remedy, regime=regime, evidence=evidence, lost_s=lost_s, gain_s=gain_s,
-                        low_s=low * gain_s, high_s=max(gain_s, high_s), calls=np.empty(0, dtype=np.int64))  # fmt: skip
+            yield Draft(remedy=remedy, regime=REGIME_OF[causes[0]], evidence=evidence, lost_s=lost_s, gain_s=gain_s,
+                        low_s=low * gain_s, high_s=max(gain_s, high_s), calls=NO_CALLS, causes=causes)  # fmt: skip

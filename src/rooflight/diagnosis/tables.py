@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from rooflight.records.document import Document
 from rooflight.records.quantity import percent
 from rooflight.records.report import Report, Table, table
-from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.account.account import Account, AccountFields
+from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Applied, Diagnosis, Scaling
 from rooflight.roofline.tables.findings import answer, findings_facts, findings_table, regimes_table
 from rooflight.roofline.tables.report import conclusion
 from rooflight.roofline.tables.run import of_script
+from rooflight.roofline.tables.tables import account_table
 
 
 class DiagnosisDocument(Diagnosis, Document, frozen=True, kw_only=True, tag="rooflight.diagnosis/1"):
@@ -21,11 +23,12 @@ class DiagnosisDocument(Diagnosis, Document, frozen=True, kw_only=True, tag="roo
     device: str
     applied: tuple[Applied, ...] = ()
     scaling: Scaling | None = None
+    account: AccountFields
     conclusion: str
 
 
 def report_of(
-    analysis: CostedSession,
+    analysis: Accounted,
     found: Diagnosis,
     applied: tuple[Applied, ...] = (),
     scaling: Scaling | None = None,
@@ -41,10 +44,11 @@ def report_of(
             device=analysis.device.name,
             applied=applied,
             scaling=scaling,
+            account=analysis.account,
             conclusion=text,
         ),
-        facts=(*findings_facts(found), *_scaling_facts(scaling)),
-        tables=tuple(_tables(found, applied)),
+        facts=(*findings_facts(found, analysis.account), *_scaling_facts(scaling)),
+        tables=tuple(_tables(found, analysis.account, applied)),
         notes=(*notes, *analysis.session.notes),
         conclusion=text,
     )
@@ -60,9 +64,11 @@ def _scaling_facts(scaling: Scaling | None) -> Iterable[tuple[str, str]]:
             yield "doubled batch", f"{more}{percent(scaling.time - 1)} more time: {decides} decides"
 
 
-def _tables(found: Diagnosis, applied: tuple[Applied, ...]) -> Iterable[Table]:
+def _tables(found: Diagnosis, account: Account, applied: tuple[Applied, ...]) -> Iterable[Table]:
     if found.findings:
         yield findings_table(found)
+    if account.wall_s:
+        yield account_table(account)
     if applied:
         yield table(
             "applied",

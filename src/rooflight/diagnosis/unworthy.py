@@ -6,20 +6,23 @@ from collections.abc import Collection, Iterable
 
 from rooflight.diagnosis.draft import LEAST, Facts
 from rooflight.diagnosis.remedies.kernels import gain_of_layout
+from rooflight.records.account import Cause
 from rooflight.records.quantity import percent
 from rooflight.roofline.findings import NotWorthIt
 
 
 def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     """Remedies that are often tried and are none of those ``found``, each with the reason."""
-    of = facts.of
-    if of.source == "bound":
+    of, account = facts.of, facts.of.analysis.account
+    unexplained_s = account.seconds(Cause.UNBOUNDED, Cause.NO_OP, Cause.UNKNOWN)
+    if of.source == "bound" or unexplained_s > 0.5 * account.wall_s:  # of what is not known nothing is predicted
         return
+    launches = percent(account.seconds(Cause.LAUNCHES) / account.wall_s)
     share = f"less than {percent(LEAST)} of the step"
     if of.on_cpu:
         yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason="a CPU has none")
     elif "cuda-graphs" not in found:
-        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches hold the device up {share}")
+        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches take {launches} of the step")
     if "compile" not in found and not of.session.compiled:
         yield NotWorthIt(id="compile", title="torch.compile", reason=f"predicted to gain {share}")
     if of.optimizes and "fused-optimizer" not in found:

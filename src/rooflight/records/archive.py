@@ -189,8 +189,10 @@ def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.g
 def _read_measurement(archive: zipfile.ZipFile, header: Header) -> Measurement | None:
     if header.clock is None:
         return None
-    arrays = _read_arrays(archive, MEASURED_TYPES)
-    if [array.ndim for array in arrays.values()] != [1, 2, 2]:
+    known = {f"{name}.npy": name for name in MEASURED_TYPES}
+    there = [known[file] for file in known if file in archive.namelist() or file != "op_own_s.npy"]  # new in 0.1
+    arrays = _read_arrays(archive, {name: MEASURED_TYPES[name] for name in there})
+    if [array.ndim for array in arrays.values()] != [1, 2, 2, 2][: len(there)]:
         raise _UnreadableError("op times do not have one row per step: record it again")
     for share in (header.others_share, header.same_calls):
         if share is not None and not 0 <= share <= 1:

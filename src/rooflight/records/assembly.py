@@ -193,9 +193,12 @@ def _lifetimes_with(lifetimes: Lifetimes, new: Sequence[Insertion], places: Int6
 
 
 def _measurement_with(measurement: Measurement, places: Int64) -> Measurement:
-    samples, starts = measurement.op_samples_s, measurement.op_starts_s
+    names = ("op_samples_s", "op_starts_s", "op_own_s")
+    columns = {name: getattr(measurement, name) for name in names}
     return replace(
         measurement,
-        op_samples_s=np.insert(samples, places, np.nan, axis=1),
-        op_starts_s=np.insert(starts, places, np.nan, axis=1) if len(starts) else starts,
+        **{
+            name: np.insert(column, places, np.nan, axis=1) if column.shape[1] else column
+            for name, column in columns.items()
+        },
     )

@@ -43,7 +43,8 @@ class Measurement:
 
     ``wall_samples_s`` are whole steps with no instrument running; ``op_samples_s`` has one row per profiled step and
     one column per record, NaN for a record without a time; ``op_starts_s``, of the same shape or without rows, has when
-    each began, counted from the start of its step; ``clock`` names the clock.
+    each began, counted from the start of its step; ``op_own_s``, likewise, what it took of the device's time, where
+    work that ran at the same time is shared out; ``clock`` names the clock.
 
     ``others_share`` is the share of the CPU, of 1, that other programs took while whole steps were timed.
     ``same_calls`` is the share of calls, of the same op on the same shapes, that the recorded step and the timed one
@@ -55,6 +56,7 @@ class Measurement:
     op_samples_s: Float64
     clock: str
     op_starts_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
+    op_own_s: Float64 = field(default_factory=lambda: np.empty((0, 0)))
     others_share: float | None = None
     same_calls: float | None = None
     timeline: Timeline | None = None
@@ -72,13 +74,13 @@ class Measurement:
 
     def __repr__(self) -> str:
         steps, wall = count_of(len(self.wall_samples_s), "step"), self.wall_s
-        median = "" if wall is None else f", median {Quantity(wall, 's')}"
-        return visible(f"Measurement({steps}{median}, {self.clock})")
+        mean = "" if wall is None else f", mean {Quantity(wall, 's')}"
+        return visible(f"Measurement({steps}{mean}, {self.clock})")
 
     @property
     def wall_s(self) -> float | None:
-        """Median time of a whole step."""
-        return float(np.median(self.wall_samples_s)) if len(self.wall_samples_s) else None
+        """Mean time of a whole step: what many of them take, those that are rarely slow included."""
+        return float(np.mean(self.wall_samples_s)) if len(self.wall_samples_s) else None
 
     @property
     def op_s(self) -> Float64:

@@ -1,6 +1,6 @@
 """What the package sets up when it is imported, before any library: names that are imported when they are first used,
-the libraries that they need, rooms that users import without naming the wing, its version, and the functions that draw
-reports.
+the libraries that they need, rooms that users import without naming the wing, files of a user that are run as modules,
+its version, and the functions that draw reports.
 
 ``rooflight`` and the packages of its studies (``rooflight.tracking``, ...) export names lazily, so that a saved session
 is analysed without torch and ``rooflight --help`` imports none of what it names. A package's ``__init__`` is::
@@ -22,10 +22,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUFFIX: Final = ".py"
 EXTRAS: Final = {"torch": "torch", "transformers": "hf", "lightgbm": "predict"}
 """The extra of this package that installs a library."""
 
@@ -112,6 +116,39 @@ def public_name(module: str) -> str:
     wing, _, room = inner.partition(".")
     doors = next((finder for finder in sys.meta_path if isinstance(finder, Doors)), None)
     return f"{package}.{room}" if doors and doors.wings.get(room.partition(".")[0]) == wing else module
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a user's file, once, as ``python file.py`` would: it can import the files beside it.
+
+    Raises ValueError for a file that does not exist or cannot be run.
+    """
+    name = f"_rooflight_user_{path.resolve()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"cannot read {path}: no such file")
+    made = module_from_spec(spec)
+    sys.modules[name] = made
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # last, so that no file beside it hides a library
+    try:
+        spec.loader.exec_module(made)
+    except (Exception, SystemExit) as error:  # sys.exit in a user's file ends the file, not the command
+        del sys.modules[name]
+        raise ValueError(f"{path} raised {type(error).__name__}: {error}") from error
+    return made
+
+
+def load_function(path: Path, name: str) -> Callable[..., Any]:
+    """A function of a user's file. Raises ValueError for a file that cannot be run and for a missing function."""
+    found = getattr(load_module(path), name, None)
+    if not callable(found):
+        raise ValueError(f"{path} has no function {name}")
+    function: Callable[..., Any] = found
+    return function
 
 
 def announced(group: str, name: str, what: str) -> Any:

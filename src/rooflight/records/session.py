@@ -215,8 +215,9 @@ class Session:
             raise ValueError(
                 f"times of {count_of(measurement.op_samples_s.shape[1], 'record')} for a session of {len(self)}"
             )
-        if len(measurement.op_starts_s) and measurement.op_starts_s.shape != measurement.op_samples_s.shape:
-            raise ValueError("the starts of ops do not belong to the same steps as their times")
+        for other in (measurement.op_starts_s, measurement.op_own_s):
+            if len(other) and other.shape != measurement.op_samples_s.shape:
+                raise ValueError("the starts of ops do not belong to the same steps as their times")
         return replace(self, measurement=measurement)
 
     def save(self, path: str | Path) -> Path:
@@ -291,7 +292,9 @@ COLUMN_TYPES: Final[Mapping[str, Any]] = {each.name: _TYPES[each.type] for each 
 LIFETIME_TYPES: Final[Mapping[str, Any]] = {
     each.name: _TYPES[each.type] for each in fields(Lifetimes) if each.type in _TYPES
 }
-MEASURED_TYPES: Final[Mapping[str, Any]] = dict.fromkeys(("wall_samples_s", "op_samples_s", "op_starts_s"), np.float64)
+MEASURED_TYPES: Final[Mapping[str, Any]] = dict.fromkeys(
+    ("wall_samples_s", "op_samples_s", "op_starts_s", "op_own_s"), np.float64
+)
 
 _Sizes = tuple[int, ...]
 TensorRow = tuple[_Sizes, str, _Sizes | None, int, int, tuple[str, _Sizes, int, tuple[_Sizes, ...]] | None]

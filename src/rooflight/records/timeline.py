@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rooflight.records.account import Cause, Place
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedWork:
@@ -207,18 +209,30 @@ class RunTime(DeviceTime):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waited:
+    """Seconds of a step, in the mean, in which no kernel of the device ran because of ``cause``, in ``seen`` steps."""
+
+    cause: Cause
+    seconds: float
+    seen: int
+    where: Place | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline(RunTime):
     """A whole run, and which of its work belongs to no op.
 
     In sum over pieces of work, as ops' times are: ``before_trace_s`` was launched before the trace began,
     ``no_host_op_s`` by no op on the host, ``no_shapes_s`` by ops whose shapes are not known. ``without_op`` is the
     work of the first two by name, the longest first. ``signature_s[i]`` is the work of all ops with signature i, also
-    of those in steps that the session has no records of.
+    of those in steps that the session has no records of. ``waits``: why the device was idle in a step of the session,
+    in the mean, or copied while no kernel ran.
     """
 
     before_trace_s: float
     no_host_op_s: float
     no_shapes_s: float
+    waits: tuple[Waited, ...] = ()
     without_op: tuple[NamedWork, ...] = ()
     signature_s: tuple[float, ...] = ()
 
@@ -285,7 +299,7 @@ class Compilation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
-    """What the host's thread did in a step: its CPU seconds in the timed steps, their median, and, sampled in steps of
+    """What the host's thread did in a step: its CPU seconds in the timed steps, in the mean, and, sampled in steps of
     their own, the ``lines`` where it was longest. ``compilations`` of this process, if any.
     """
 

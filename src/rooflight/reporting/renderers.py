@@ -10,9 +10,8 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from rooflight.records.package import announced
+from rooflight.records.package import SUFFIX, announced, load_function
 from rooflight.records.report import Report
-from rooflight.records.user_module import SUFFIX, load_function
 
 Renderer = Callable[[Report], str]
 

@@ -11,18 +11,18 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Report, Shown
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
-from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.host import Host
 from rooflight.roofline.tables.report import report_of
 
 
-class Analysis(CostedSession, Shown):
+class Analysis(Accounted, Shown):
     """A session costed and bounded for a device, see ``CostedSession``. ``show()`` prints the report,
     ``print(analysis)`` its main part; ``report()`` is what renderers take.
     """
 
-    diagnosed_by: Callable[[CostedSession], Diagnosis | None] | None = None
+    diagnosed_by: Callable[[Accounted], Diagnosis | None] | None = None
     """What finds the causes that its report shows; none of an analysis that only counts."""
 
     def __repr__(self) -> str:

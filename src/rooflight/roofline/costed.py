@@ -34,7 +34,7 @@ from rooflight.roofline.predicted import (
     queue_of,
     without_host,
 )
-from rooflight.roofline.program import Exchange, Gap, ProgramBounds, program_bounds, warm_bound_s, waterfall_of
+from rooflight.roofline.program import ProgramBounds, program_bounds, warm_bound_s
 
 _KEYS = ("phase", "module", "layer", "function", "op", "direction")
 
@@ -159,17 +159,10 @@ class CostedSession:
     @property
     def busy_s(self) -> float | None:
         """Seconds of a step in which ops ran: their sum, with the exposed part of collectives. None where unknown."""
-        ops_s, exchange = self.totals.ops_measured_s, self._exchange
-        if ops_s is None or exchange is None:
+        ops_s, found = self.totals.ops_measured_s, self.communication
+        if ops_s is None or found.measured_s is None or found.exposed_step_s is None:
             return ops_s
-        return ops_s - exchange.measured_s + exchange.exposed_s
-
-    @property
-    def _exchange(self) -> Exchange | None:
-        found = self.communication
-        if found.measured_s is None or found.exposed_step_s is None:
-            return None
-        return Exchange(measured_s=found.measured_s, exposed_s=found.exposed_step_s, op_bound_s=found.op_bound_s)
+        return ops_s - found.measured_s + found.exposed_step_s
 
     # -- what is predicted --------------------------------------------------------------------------------------------
 
@@ -258,7 +251,7 @@ class CostedSession:
             raise ValueError(f'no roll-up by "{key}": use one of {", ".join(_KEYS)}')
         if key not in self._by:
             there = {group.name: group.measured_s for group in self.there.by(key)} if self.there else {}
-            labels, names = self._labels(key)
+            labels, names = self.labels(key)
             groups = self._groups.by(labels[self.session.counted], names, there)
             self._by[key] = tuple(sorted(groups, key=lambda group: (-group.bound_s, -group.calls, group.name)))
         return self._by[key]
@@ -335,23 +328,6 @@ class CostedSession:
         session = self.session if self.device.kind == "cpu" else in_device_memory(self.session)
         return memory_use(session, self.device.dram_capacity_bytes, self.fusion.kept)
 
-    @cached_property
-    def waterfall(self) -> tuple[Gap, ...]:
-        """From the program bound to the measured step, gap by gap."""
-        totals, program, timeline = self.totals, self.program, self.timeline
-        return waterfall_of(
-            program_bound_s=program.program_bound_s,
-            fused_bound_s=program.fused_bound_s,
-            op_bound_s=max(totals.op_bound_s, program.fused_bound_s),  # sums in another order round otherwise
-            ops_measured_s=totals.ops_measured_s,
-            measured_s=totals.measured_s,
-            exchange=self._exchange,
-            warm_program_bound_s=program.warm.program_bound_s,
-            warm_op_bound_s=program.warm.op_bound_s,
-            unknown_work_s=timeline.step_without_op_s if timeline is not None else 0.0,
-            all_timed=not self.untimed_calls,
-        )
-
     # -- columns ------------------------------------------------------------------------------------------------------
 
     @cached_property
@@ -372,7 +348,7 @@ class CostedSession:
             found.setdefault(pair // modules, []).append(self.session.modules[pair % modules].path)
         return {index: tuple(paths) for index, paths in found.items()}
 
-    def _labels(self, key: str) -> tuple[Int64, Sequence[str]]:
+    def labels(self, key: str) -> tuple[Int64, Sequence[str]]:
         """For each record the number of its group, and the groups' names."""
         columns, session = self.session.columns, self.session
         if key == "op":

@@ -4,24 +4,8 @@ every report of an analysis can show them.
 
 from __future__ import annotations
 
-from enum import StrEnum
-
+from rooflight.records.account import Cause, Place, Regime
 from rooflight.records.document import Fields
-
-
-class Regime(StrEnum):
-    """What a program, or a part of it, spends most of its time on.
-
-    ``idle``: waiting for data, another rank, a sync; ``overhead``: Python, dispatch and launches; ``latency``: work too
-    small to fill the device.
-    """
-
-    COMPUTE = "compute"
-    MEMORY = "memory"
-    COMMUNICATION = "communication"
-    OVERHEAD = "overhead"
-    IDLE = "idle"
-    LATENCY = "latency"
 
 
 class RegimeShare(Fields, frozen=True, kw_only=True):
@@ -37,7 +21,7 @@ class Finding(Fields, frozen=True, kw_only=True):
     """A cause that takes ``seconds_lost`` of a step, ``share`` of it, of 1, and its remedy: alone it is predicted to
     save ``predicted_gain_s``, between low and high: docs/lab/promises.md says how often that holds.
     ``after_others_s`` is what it still saves once all remedies before it are applied. ``verify``: how to see that it
-    helped.
+    helped. ``causes``: the rows of the account of which it is a part; ``where``: its lines and modules.
     """
 
     id: str
@@ -52,6 +36,22 @@ class Finding(Fields, frozen=True, kw_only=True):
     predicted_gain_high_s: float
     after_others_s: float
     verify: str
+    causes: tuple[Cause, ...] = ()
+    where: tuple[Place, ...] = ()
+
+
+class HotSpot(Fields, frozen=True, kw_only=True):
+    """An op, or a cause in no op, that takes ``seconds`` beyond its work's need, ``share`` of the iteration, of 1, and
+    has no remedy among the findings. ``needs_s`` is the time at its bound, ``read_by`` what reads its result.
+    """
+
+    what: str
+    seconds: float
+    share: float
+    needs_s: float
+    read_by: str
+    causes: tuple[Cause, ...]
+    where: tuple[Place, ...]
 
 
 class NotWorthIt(Fields, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ class NotWorthIt(Fields, frozen=True, kw_only=True):
 class Diagnosis(Fields, frozen=True, kw_only=True):
     """A step of ``step_s`` seconds, measured or predicted (``source``), with what lies before it in a script: its
     regime, ``shares`` of all regimes, those of its phases and layers, the findings, what gains most first, what is
-    not worth it, and which evidence was missing.
+    not worth it, which evidence was missing, and where time is lost for which there is no finding.
     """
 
     step_s: float
@@ -78,6 +78,7 @@ class Diagnosis(Fields, frozen=True, kw_only=True):
     findings: tuple[Finding, ...]
     not_worth_it: tuple[NotWorthIt, ...]
     missing: tuple[str, ...]
+    hot_spots: tuple[HotSpot, ...] = ()
 
 
 class Applied(Fields, frozen=True, kw_only=True):

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from statistics import median
 from typing import Final, TypeVar
+
+from msgspec import structs
 
 from rooflight.hardware.devices.spec import roofs_used_by
 from rooflight.hardware.network.collectives import kind_of, waits
+from rooflight.records.account import WORDS, Cause
 from rooflight.records.document import Document, Fields
 from rooflight.records.measurement import Spread
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Series, Shown, Table, share, table
 from rooflight.records.session import Session
+from rooflight.roofline.account.account import Account, AccountFields
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.tables.document import AnalysisDocument
+from rooflight.roofline.tables.tables import account_table
 from rooflight.roofline.waiting import RankWaits, Wait, Waiting, waiting_of
 
 _EVEN: Final = 0.05  # share of a step that the ranks' waiting may differ by for them to count as even
@@ -77,7 +83,7 @@ class WaitingFigures(Fields, frozen=True, kw_only=True):
 
 
 class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"):
-    """The ranks of a run side by side, and the slowest in full."""
+    """The ranks of a run side by side, each with its account, and the slowest in full."""
 
     world_size: int
     missing_ranks: tuple[int, ...]
@@ -87,6 +93,7 @@ class RanksDocument(Document, frozen=True, kw_only=True, tag="rooflight.ranks/1"
     spreads: tuple[FigureSpread, ...]
     waiting: WaitingFigures
     slowest: AnalysisDocument
+    accounts: dict[str, AccountFields]
     conclusion: str
 
 
@@ -123,7 +130,11 @@ class RankedAnalysis(Shown):
 
     @cached_property
     def slowest(self) -> int:
-        """The rank with the longest step less its waiting, for which others wait: of those measured, if any was."""
+        """The rank for which the others wait longest, where that is known; else the rank with the longest step less its
+        waiting, of those measured, if any was.
+        """
+        if (last := self.waiting.last) is not None:
+            return last.rank
         measured = [time for time in self.times if time.measured_s is not None]
         # a rank whose collectives were not timed would have its waits counted as its own
         exposed = [time for time in measured if time.exposed_s is not None]
@@ -139,6 +150,27 @@ class RankedAnalysis(Shown):
     def waiting(self) -> Waiting:
         """Who waited for whom in collectives."""
         return waiting_of({rank: analysis.session for rank, analysis in self.analyses.items()}, self.world_size)
+
+    @cached_property
+    def accounts(self) -> dict[int, Account]:
+        """The account of each rank: its waits for other ranks are a row of their own."""
+        waits = {each.rank: each.waits_s for each in self.waiting.by_rank}
+        return {
+            rank: analysis.account.waiting_for_ranks(waits.get(rank, 0.0)) for rank, analysis in self.analyses.items()
+        }
+
+    @property
+    def straggles(self) -> tuple[Cause, float] | None:
+        """The cause of which the slowest rank has most more than the others' median, and these seconds."""
+        others = [account.by("cause") for rank, account in self.accounts.items() if rank != self.slowest]
+        mine = self.accounts[self.slowest].by("cause")
+        more = {
+            Cause(name): seconds - median(each.get(name, 0.0) for each in others)
+            for name, seconds in mine.items()
+            if others and name not in (Cause.RANK, Cause.COMMUNICATION)
+        }
+        cause = max(more, key=lambda each: more[each], default=None)
+        return None if cause is None or more[cause] <= 0 else (cause, more[cause])
 
     @cached_property
     def figures(self) -> dict[str, Spread[int]]:
@@ -243,9 +275,10 @@ def _number(analysis: Analysis, key: str, name: str) -> int:
 
 def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
     """The report of a run's ranks; ``top`` limits the rows of long tables. Raises ValueError for ``top`` < 1."""
-    slowest = ranked.analyses[ranked.slowest]
-    whole = slowest.report(top=top)
-    tables = tuple(_of_slowest(table, ranked) for table in whole.tables)
+    whole = ranked.analyses[ranked.slowest].report(top=top)
+    assert isinstance(whole.data, AnalysisDocument)
+    account = account_table(ranked.accounts[ranked.slowest])
+    tables = tuple(_of_slowest(account if table.id == account.id else table, ranked) for table in whole.tables)
     return Report(
         title=f"{whole.title}, {count_of(ranked.world_size, 'rank')}",
         data=RanksDocument.view(
@@ -257,7 +290,8 @@ def ranks_report(ranked: RankedAnalysis, *, top: int = 10) -> Report:
             waiting=WaitingFigures.view(
                 ranked.waiting, ranks=ranked.waiting.by_rank, longest=ranked.waiting.waits[:_PAIRS]
             ),
-            slowest=whole.data,
+            slowest=structs.replace(whole.data, account=AccountFields.view(ranked.accounts[ranked.slowest])),
+            accounts={str(rank): AccountFields.view(account) for rank, account in ranked.accounts.items()},
             conclusion=_verdict(ranked),
         ),
         facts=tuple(_facts(ranked)),
@@ -306,7 +340,15 @@ def _last(ranked: RankedAnalysis) -> str:
     return (
         f" Rank {last.rank} arrives last in {last.last_in:.3g} of {count_of(ranked.waiting.collectives, 'collective')} "
         f"per step; each of the others waits {Quantity(last.others_wait_s / others, 's')} for it on average."
+        f"{_straggler(ranked)}"
     )
+
+
+def _straggler(ranked: RankedAnalysis) -> str:
+    if ranked.straggles is None:
+        return ""
+    cause, seconds = ranked.straggles
+    return f" It has {Quantity(seconds, 's')} more of {WORDS[cause].partition(':')[0]} than the others' median."
 
 
 def _facts(ranked: RankedAnalysis) -> Iterable[tuple[str, Cell]]:

@@ -17,8 +17,8 @@ from rooflight.costs.operators.estimate_train_time import OPERATORS, PARAMETERS,
 from rooflight.costs.operators.operator import Operator, Prepared, Shape, Work
 from rooflight.costs.operators.sizes import Progression, Size
 from rooflight.records.files import write_whole
+from rooflight.records.package import load_function, load_module
 from rooflight.records.quantity import count_of
-from rooflight.records.user_module import load_function, load_module
 from rooflight.sampling.event_times import Target
 from rooflight.sampling.sweeps import Grid, small_shapes
 

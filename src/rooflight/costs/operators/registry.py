@@ -14,7 +14,7 @@ from typing import Any, Final
 from rooflight.costs.operators.operator import PAIR, Operator, Prepared, Shape, Work
 from rooflight.costs.operators.sizes import Size
 from rooflight.costs.operators.tensors import differentiable, of_spec
-from rooflight.records.user_module import SUFFIX, load_module
+from rooflight.records.package import SUFFIX, load_module
 
 ENTRY_POINT_GROUP = "rooflight.operators"
 

@@ -7,15 +7,15 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.kernels import CONVOLUTIONS, CompiledWork
+from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.timeline import IdleCause, Within
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.findings import Regime
 
 COMPILE: Final = Remedy(
     id="compile",
@@ -54,7 +54,9 @@ def compiling(facts: Facts) -> Iterable[Draft]:
     """What torch.compile would bring to a program that does not use it."""
     of = facts.of
     analysis = of.analysis
-    if analysis.session.compiled or not isinstance(analysis, Analysis) or not of.step_s or analysis.without_storages:
+    if analysis.session.compiled or not isinstance(analysis, Analysis) or analysis.without_storages:
+        return
+    if not of.step_s or not of.works.any():
         return
     if not of.on_cpu and not analysis.predicts:
         yield from _fusing(facts)
@@ -114,7 +116,7 @@ def graphs(facts: Facts) -> Iterable[Draft]:
     many = 1 - 1 / max(1.0, float(of.analysis.queue.launches.sum()))
     graphs = 1 + int(of.syncs.sum())
     gain_s = (0.85 if graphs > 1 or of.idle is not None else 1.0) * (of.late_s - graphs * _REPLAY_S) * many
-    yield from facts.waiting(GRAPHS, Regime.OVERHEAD, of.late_s, gain_s, text, 0.5)
+    yield from facts.waiting(GRAPHS, (Cause.LAUNCHES, Cause.PYTHON), of.late_s, gain_s, text, 0.5)
 
 
 def compiled_again(facts: Facts) -> Iterable[Draft]:
@@ -149,7 +151,7 @@ def _compiled_well(
     # that it happened is known, however little is predicted to come of it
     yield Draft(remedy=remedy, regime=Regime.OVERHEAD, evidence=text, lost_s=max(gain_s, high), gain_s=gain_s,
                 low_s=0.5 * in_torch_s, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)),
-                calls=np.empty(0, dtype=np.int64))  # fmt: skip
+                calls=NO_CALLS, causes=tuple(Cause))  # fmt: skip
 
 
 RULES: Final = (compiling, graphs, compiled_again)

@@ -10,10 +10,10 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.remedies.waiting import RANK
+from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import Flags
 from rooflight.records.timeline import Within
-from rooflight.roofline.findings import Regime
 
 SMALL: Final = Remedy(
     id="small-collectives",
@@ -50,7 +50,8 @@ def small(facts: Facts) -> Iterable[Draft]:
     sizes = of.total(lambda op: op.input_bytes, tiny)
     text = f"{count_of(len(tiny), 'collective')} of {Quantity(sizes, 'B')} in all take {Quantity(took_s, 's')}{at}"
     gain_s = took_s * (1 - max(1, len(tiny) / 16) / len(tiny))
-    yield from facts.draft(SMALL, tiny, text, gain_s=gain_s, regime=Regime.COMMUNICATION, low=0.5, high=1.4)
+    yield from facts.draft(SMALL, tiny, text, gain_s=gain_s, regime=Regime.COMMUNICATION, low=0.5, high=1.4,
+                           causes=(Cause.COMMUNICATION, Cause.LAUNCHES))  # fmt: skip
 
 
 def _few_bytes(of: Evidence) -> Flags:
@@ -66,7 +67,7 @@ def exposed(facts: Facts) -> Iterable[Draft]:
         steps = [step.exposed_communication_s for step in timeline.steps if step.in_session]
         exposed_s = sum(steps) / len(steps) if steps else timeline.exposed_communication_s
     large = np.flatnonzero(of.collectives & ~_few_bytes(of))
-    if exposed_s is None or (not exposed_s and of.source != "predicted"):
+    if exposed_s is None or (not exposed_s and of.source != "predicted" and timeline is None):
         exposed_s = facts.spared(large)
     if not exposed_s or not (len(large) or timeline is not None):
         return
@@ -74,7 +75,7 @@ def exposed(facts: Facts) -> Iterable[Draft]:
     # only computing that hides none yet can hide it, and the last bucket, of eight or more, has none after it
     computing_s = float(of.seconds[~of.collectives].sum()) - (found.overlapped_s or 0.0)
     gain_s = min(exposed_s, max(0.0, computing_s)) * (1 - 1 / max(8, len(large)))
-    yield from facts.waiting(OVERLAP, Regime.COMMUNICATION, exposed_s, gain_s, text, 0.3)
+    yield from facts.waiting(OVERLAP, (Cause.COMMUNICATION, Cause.LIGHT), exposed_s, gain_s, text, 0.3)
 
 
 def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
@@ -91,7 +92,7 @@ def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
         f"{Quantity(waited_s, 's')} a step in {count_of(len(calls), 'collective')} at {line.where}, which need about "
     )
     yield from facts.waiting(
-        RANK, Regime.COMMUNICATION, waited_s, 0.6 * late_s, text + str(Quantity(needs_s, "s")), 0.4
+        RANK, (Cause.COMMUNICATION, Cause.RANK), waited_s, 0.6 * late_s, text + str(Quantity(needs_s, "s")), 0.4
     )
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import StorageKind
 from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.distinct import distinct
-from rooflight.roofline.findings import Regime
 
 FEW_TILES: Final = Remedy(
     id="few-tiles",

@@ -9,12 +9,13 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.evidence import USUAL_OP_S, Evidence
+from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.values import levels
+from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import Int64
-from rooflight.roofline.findings import Regime
+from rooflight.roofline.account.times import USUAL_OP_S
 
 VECTORISE: Final = Remedy(
     id="vectorise",

@@ -12,12 +12,12 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.remedies.kernels import FAR, UNITS, fill_of
 from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.records.account import Regime
 from rooflight.records.dtypes import item_bytes
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.session import STOOD, Int64
 from rooflight.records.signature import OpSignature
-from rooflight.roofline.findings import Regime
 
 HALF: Final = Remedy(
     id="half-on-cpu",

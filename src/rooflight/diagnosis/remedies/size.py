@@ -7,9 +7,9 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
+from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import percent
-from rooflight.roofline.findings import Regime
 
 BATCH: Final = Remedy(
     id="bigger-batch",
@@ -35,7 +35,7 @@ def batch(facts: Facts) -> Iterable[Draft]:
         f"about {2 - share:.2g} times as long, {2 / (2 - share):.2g} times the samples a second"
     )
     yield Draft(remedy=BATCH, regime=Regime.OVERHEAD, evidence=text, lost_s=overhead_s,
-                gain_s=0.0, low_s=0.0, high_s=0.0, calls=np.empty(0, dtype=np.int64))  # fmt: skip
+                gain_s=0.0, low_s=0.0, high_s=0.0, calls=NO_CALLS, causes=(Cause.LAUNCHES, Cause.PYTHON))  # fmt: skip
 
 
 RULES: Final = (batch,)

@@ -10,11 +10,11 @@ import numpy as np
 from rooflight.costs.registry import cost_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.remedies.waiting import LOADER, PAGEABLE
+from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
 from rooflight.records.session import PINS
 from rooflight.records.signature import FROM_HOST
-from rooflight.roofline.findings import Regime
 from rooflight.roofline.host import crossing_s
 
 COPY_OVERLAP: Final = Remedy(

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.evidence import WAITS
+from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.timeline import HostLine, IdleCause, Within
-from rooflight.roofline.findings import Regime
+from rooflight.roofline.account.times import WAITS
 
 LOADER: Final = Remedy(
     id="loader",
@@ -68,7 +68,7 @@ def workers(facts: Facts) -> Iterable[Draft]:
     waited_s, _, _ = facts.of.in_library(Within.PROCESS, Within.LOADER)
     lost_s = started_s + waited_s
     text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {_at(line)}"
-    yield from facts.waiting(WORKERS, Regime.IDLE, lost_s, lost_s, text)
+    yield from facts.waiting(WORKERS, (Cause.LOADER, Cause.SUBPROCESS), lost_s, lost_s, text)
 
 
 def loader(facts: Facts) -> Iterable[Draft]:
@@ -91,7 +91,7 @@ def loader(facts: Facts) -> Iterable[Draft]:
     rest_s = max(0.0, whole_s - lost_s)
     # workers share what sleeps; what computes needs cores that the step leaves free
     gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s) if known else min(lost_s, rest_s)
-    yield from facts.waiting(LOADER, Regime.IDLE, lost_s, gain_s, text, 0.6)
+    yield from facts.waiting(LOADER, (Cause.LOADER,), lost_s, gain_s, text, 0.6)
 
 
 def own_lines(facts: Facts) -> Iterable[Draft]:
@@ -109,14 +109,14 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
         line = max(sleeping, key=lambda each: each.asleep_s)
         text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"
-        yield from facts.waiting(ASLEEP, Regime.IDLE, slept_s, slept_s, text)
+        yield from facts.waiting(ASLEEP, (Cause.ASLEEP,), slept_s, slept_s, text)
         return
     busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
     named = [line for line in own if not line.within]
     if not named:
         return
     text = f"{Quantity(busy_s, 's')} a step between ops, in which Python runs: mostly {_at(named[0])}"
-    yield from facts.waiting(HOST, Regime.OVERHEAD, busy_s, 0.9 * busy_s, text, 0.5)
+    yield from facts.waiting(HOST, (Cause.PYTHON,), busy_s, 0.9 * busy_s, text, 0.5)
 
 
 def of_a_trace(facts: Facts) -> Iterable[Draft]:
@@ -124,13 +124,13 @@ def of_a_trace(facts: Facts) -> Iterable[Draft]:
     idle = facts.of.idle
     if idle is None:
         return
-    for remedy, regime, lost_s, cause in (
-        (PAGEABLE, Regime.IDLE, idle.pageable_copy_s, IdleCause.PAGEABLE_COPY),
-        (RANK, Regime.COMMUNICATION, idle.rank_s, IdleCause.RANK),
-        (DRIVER, Regime.IDLE, idle.driver_s, IdleCause.DRIVER),
+    for remedy, causes, lost_s, cause in (
+        (PAGEABLE, (Cause.COPIES,), idle.pageable_copy_s, IdleCause.PAGEABLE_COPY),
+        (RANK, (Cause.RANK,), idle.rank_s, IdleCause.RANK),
+        (DRIVER, (Cause.ALLOCATOR,), idle.driver_s, IdleCause.DRIVER),
     ):
         text = f"the device is idle for {Quantity(lost_s, 's')}{facts.of.mostly_in(cause)}"
-        yield from facts.waiting(remedy, regime, lost_s, 0.9 * lost_s, text, 0.4)
+        yield from facts.waiting(remedy, causes, lost_s, 0.9 * lost_s, text, 0.4)
 
 
 SYNC: Final = Remedy(
@@ -148,14 +148,11 @@ def syncs(facts: Facts) -> Iterable[Draft]:
     if of.idle is not None:
         text = f"the device is idle for {Quantity(of.idle.sync_s, 's')} after the host had waited for it"
         text += of.mostly_in(IdleCause.SYNC)
-        yield from facts.waiting(SYNC, Regime.OVERHEAD, of.idle.sync_s, 0.7 * of.idle.sync_s, text, 0.2)
+        yield from facts.waiting(SYNC, (Cause.SYNC, Cause.LAUNCHES), of.idle.sync_s, 0.7 * of.idle.sync_s, text, 0.2)
     elif not of.on_cpu and count:
-        queue, host = of.analysis.queue, of.analysis.host
-        free = type(queue)(units=queue.units, launches=queue.launches, sends=queue.sends, waits_for=queue.waits_for,
-                           syncs=queue.syncs & False)  # fmt: skip
-        gain_s = queue.wall_s(of.seconds, host) - free.wall_s(of.seconds, host)
+        gain_s = of.synced_s
         text = f"the host waits {count_of(count, 'time')} a step until the device has a result"
-        yield from facts.waiting(SYNC, Regime.OVERHEAD, gain_s, gain_s, text, 0.3)
+        yield from facts.waiting(SYNC, (Cause.SYNC, Cause.LAUNCHES), gain_s, gain_s, text, 0.3)
     elif count >= _MANY:
         calls = np.flatnonzero(facts.values.for_syncs)
         text = f"the host reads {count_of(count, 'result')} a step; {count_of(len(calls), 'op')} serve that alone"

@@ -9,11 +9,11 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.evidence import USUAL_OP_S
+from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.session import KEPT, Int64
-from rooflight.roofline.findings import Regime
+from rooflight.roofline.account.times import USUAL_OP_S
 
 CONSTANT: Final = Remedy(
     id="constant-work",
@@ -102,7 +102,8 @@ def repeated(facts: Facts) -> Iterable[Draft]:
         took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
         text = f"{count_of(len(calls), 'op')} ({of.names(calls)}): {took}"
         gain_s = facts.spared(calls) * (1 + _backward_of(facts, working) * (remedy is REPEATED))
-        yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s))
+        back = (of.direction == Direction.BACKWARD) & (remedy is REPEATED)
+        yield from facts.draft(remedy, calls, text, gain_s=min(gain_s, of.step_s), beside=np.flatnonzero(back))
 
 
 def _backward_of(facts: Facts, again: Int64) -> float:

@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel
+from rooflight.records.account import Regime
 from rooflight.records.document import Document, Fields
 from rooflight.records.timeline import Run, RunTime
-from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.account.account import AccountFields
+from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
-from rooflight.roofline.findings import Diagnosis, Finding, NotWorthIt, Regime
+from rooflight.roofline.findings import Diagnosis, Finding, HotSpot, NotWorthIt
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
 from rooflight.roofline.memory import MemoryFigures
 from rooflight.roofline.network import CommunicationFigures
 from rooflight.roofline.predicted import WallFields
-from rooflight.roofline.program import Gap
-from rooflight.roofline.timeline import UnattributedWork, unattributed_work
+from rooflight.roofline.tables.timeline import UnattributedWork, unattributed_work
 
 
 class DeviceFigures(Fields, frozen=True, kw_only=True):
@@ -127,7 +128,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     ``model_class`` is the class of the model that ran, ``run`` the script that the step is of, if Rooflight ran it. A
     session that was measured on another device than that of the bounds has its times in ``measured_there`` and the
     ``measured_there_s`` of groups and ops; ``timeline`` is of there.
-    ``regime``, ``findings`` and ``not_worth_it`` are those of its diagnosis.
+    ``regime``, ``findings``, ``not_worth_it`` and ``hot_spots`` are those of its diagnosis.
     """
 
     target: str
@@ -138,7 +139,7 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     totals: TotalsFigures
     prediction: PredictionFigures | None
     coverage: Coverage
-    waterfall: tuple[Gap, ...]
+    account: AccountFields | None
     memory: MemoryFigures
     communication: CommunicationFigures
     by_phase: tuple[GroupFigures, ...]
@@ -157,9 +158,10 @@ class AnalysisDocument(Document, frozen=True, kw_only=True, tag="rooflight.analy
     regime: Regime | None = None
     findings: tuple[Finding, ...] = ()
     not_worth_it: tuple[NotWorthIt, ...] = ()
+    hot_spots: tuple[HotSpot, ...] = ()
 
 
-def analysis_data(analysis: CostedSession, conclusion: str, found: Diagnosis | None = None) -> AnalysisDocument:
+def analysis_data(analysis: Accounted, conclusion: str, found: Diagnosis | None = None) -> AnalysisDocument:
     """The machine-readable whole of an analysis, and of what a diagnosis ``found``."""
     measurement, timeline, program = analysis.measurement, analysis.timeline, analysis.program
     (leading, leading_s), step_s = analysis.leading_bound, analysis.totals.measured_s
@@ -192,6 +194,7 @@ def analysis_data(analysis: CostedSession, conclusion: str, found: Diagnosis | N
         regime=found.regime if found else None,
         findings=found.findings if found else (),
         not_worth_it=found.not_worth_it if found else (),
+        hot_spots=found.hot_spots if found else (),
     )
 
 
@@ -213,7 +216,7 @@ def device_figures(device: DeviceSpec) -> DeviceFigures:
     )
 
 
-def _prediction(analysis: CostedSession) -> PredictionFigures | None:
+def _prediction(analysis: Accounted) -> PredictionFigures | None:
     if not analysis.predicts:
         return None
     totals = analysis.totals
@@ -229,7 +232,7 @@ def _prediction(analysis: CostedSession) -> PredictionFigures | None:
     )
 
 
-def _measured_there(analysis: CostedSession) -> MeasuredThere | None:
+def _measured_there(analysis: Accounted) -> MeasuredThere | None:
     there = analysis.there
     if there is None or there.measurement is None:
         return None
@@ -242,7 +245,7 @@ def _measured_there(analysis: CostedSession) -> MeasuredThere | None:
     )
 
 
-def predicted_speedup(analysis: CostedSession) -> float | None:
+def predicted_speedup(analysis: Accounted) -> float | None:
     """What ops took on the other device over their predicted time here, of those that have both times."""
     both = [(op.measured_there_s, op.predicted_s) for op in analysis.operations]
     known = [(there_s, here_s) for there_s, here_s in both if there_s and here_s]

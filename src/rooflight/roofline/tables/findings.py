@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from rooflight.records.account import CAUSES, Cause
 from rooflight.records.quantity import Quantity, percent
 from rooflight.records.report import Cell, Table, table
+from rooflight.roofline.account.account import Account
 from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
 
 FIRST: Final = 3
 """Findings on the first screen."""
 _LEAST: Final = 0.05  # of the step: a regime with less is not named
+_SHOWN: Final = 0.01  # of the wall: a cause with less is among the others
 
 
 def regime_text(found: Diagnosis) -> str:
@@ -28,19 +30,45 @@ def answer(found: Diagnosis | None) -> str:
     if found is None or not found.step_s or found.source == "bound":
         return ""
     if not found.findings:
-        return "Nothing was found that would gain 3% or more of a step."
+        return hot_spot_sentence(found) or "Nothing was found that would gain 3% or more of a step."
     first = found.findings[0]
     gain = f"{Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}"
     return f"First: {first.title}. What helps: {_first_part(first.remedy)}. Predicted gain: {gain}."
 
 
-def findings_facts(found: Diagnosis | None) -> Iterable[tuple[str, Cell]]:
-    """The regime, and what is not worth it."""
+def hot_spot_sentence(found: Diagnosis) -> str:
+    """Where most of the time is for which there is no remedy; empty where it is concentrated nowhere."""
+    if not found.hot_spots:
+        return ""
+    spot = found.hot_spots[0]
+    needs = f", where its work needs {Quantity(spot.needs_s, 's')}" if spot.needs_s else ""
+    reads = f"; {spot.read_by} reads its result" if spot.read_by else ""
+    line = next((f" at {place.file}:{place.line}" for place in spot.where if place.line), "")
+    took = f"{Quantity(spot.seconds, 's')}, {percent(spot.share)}"
+    return f"No remedy was found for {spot.what}{line}: {took}{needs}{reads}."
+
+
+def account_text(account: Account) -> str:
+    """``light 96.0 ms | loader 120 ms | … = 412 ms``, in the order of the cut."""
+    sums = {Cause(name): seconds for name, seconds in account.by("cause").items()}
+    shown = [cause for cause in CAUSES if sums.get(cause, 0.0) >= _SHOWN * account.wall_s]
+    parts = [f"{cause.value.replace('_', ' ')} {Quantity(sums[cause], 's')}" for cause in shown]
+    rest_s = account.wall_s - sum(sums[cause] for cause in shown)
+    parts += [f"other {Quantity(rest_s, 's')}"] * (rest_s > 1e-3 * account.wall_s)
+    return f"{' | '.join(parts)} = {Quantity(account.wall_s, 's')}"
+
+
+def findings_facts(found: Diagnosis | None, account: Account | None = None) -> Iterable[tuple[str, Cell]]:
+    """The regime, the account, and what is not worth it."""
     if found is None or not found.step_s:
         return
     yield "regime", regime_text(found)
+    if account is not None and account.wall_s:
+        yield "account", account_text(account)
     if found.not_worth_it:
         yield "not worth it", "; ".join(f"{each.title} ({each.reason})" for each in found.not_worth_it)
+    if found.findings and found.hot_spots:
+        yield "no remedy", "; ".join(f"{each.what} ({percent(each.share)})" for each in found.hot_spots)
     if found.missing:
         yield "not looked at", "; ".join(found.missing)
 
@@ -58,9 +86,10 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
         ("between", "", _interval),
         ("gain left", "s", lambda each: each.after_others_s),
         ("id", "", lambda each: each.id),
+        ("where", "", _line),
         top=top,
         wraps=("why", "what helps"),
-        optional=("gain left", "id", "between"),
+        optional=("where", "gain left", "id", "between"),
         note=f"Seconds of a step of {Quantity(found.step_s, 's')} ({found.source}). Losses overlap; each gain is of "
         "the remedy alone, and what is left of it once those above are applied.",
     )
@@ -69,20 +98,19 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
 def first_findings(found: Table) -> Table:
     """The same in a line or two for each of the first, as the first screen has room for."""
     lost, why, helps, gains, ends = (found.names.index(name) for name in found.names[:5])
+    where = found.names.index("where")
 
-    rows = [
-        (row[lost], _title_and_line(str(row[why])), _first_part(str(row[helps])), row[gains], row[ends])
-        for row in found.rows[:FIRST]
-    ]
+    def cause(row: Sequence[Cell]) -> str:
+        return ", ".join(filter(None, (str(row[why]).partition(": ")[0], str(row[where] or ""))))
+
+    rows = [(row[lost], cause(row), _first_part(str(row[helps])), row[gains], row[ends]) for row in found.rows[:FIRST]]
     columns = tuple(found.columns[place] for place in (lost, why, helps, gains, ends))
     return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("between",), note="")
 
 
-def _title_and_line(why: str) -> str:
-    """A cause without its evidence, but for the first line of the program that this names."""
-    title, _, evidence = why.partition(": ")
-    line = re.search(r"[^\s(]+\.py:\d+", evidence)
-    return f"{title}, {line[0]}" if line else title
+def _line(finding: Finding) -> str | None:
+    """The first line of the program that a finding is at, ``train.py:31``."""
+    return next((f"{place.file}:{place.line}" for place in finding.where if place.line), None)
 
 
 def _first_part(text: str) -> str:

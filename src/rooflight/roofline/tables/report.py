@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from rooflight.costs.cost import Uncosted
 from rooflight.hardware.devices.spec import clock_text
 from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.records.record import Direction
 from rooflight.records.report import Cell, Report
-from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
+from rooflight.records.session import AS_KERNELS, COMPILED, DECODED, Session
+from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.bound import Limiter
-from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import IN_THE_OPS
@@ -25,12 +28,12 @@ from rooflight.roofline.tables.findings import answer, findings_facts, findings_
 from rooflight.roofline.tables.notes import analysis_notes
 from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
-from rooflight.roofline.timeline import idle_sentence, launch_facts
+from rooflight.roofline.tables.timeline import idle_sentence, launch_facts
 
 _REST: Final = 1e-9  # what is left of a difference that should be 0
 
 
-def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def analysis_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows."""
     totals, coverage, device = analysis.totals, analysis.coverage, analysis.device
     if model_class := analysis.session.environment.get("model_class"):
@@ -72,11 +75,12 @@ def analysis_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     yield from _predicted_facts(analysis)
     yield from _measured_facts(analysis)
     yield from _token_facts(analysis)
+    yield from _training_facts(analysis)
     if analysis.timeline is not None and analysis.timeline.launches is not None:
         yield from launch_facts(analysis.timeline.launches)
 
 
-def _token_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def _token_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     """TPOT, the time of a decode step that gives each sequence a token, and tokens per second of all of them."""
     tokens = int(analysis.session.environment.get(DECODED, 0))
     totals, wall = analysis.totals, analysis.totals.predicted_wall
@@ -91,13 +95,49 @@ def _token_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "time per token", "; ".join(times)
 
 
+def _training_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
+    """Of a step that trains: tokens or samples a second, and the share of the matrix peak that its products reach."""
+    account, found = analysis.account, batch_of(analysis.session)
+    if account.source == "bound" or found is None or not account.wall_s:
+        return
+    unit, count = found
+    text = f"{count:,} {unit} a step, {count / account.wall_s:,.4g} {unit}/s"
+    peaks = [analysis.device.matrix_peak(name) for name in analysis.matrix_formats]
+    if len(peaks) == 1 and peaks[0]:
+        text += f", MFU {percent(analysis.totals.matrix_flops / account.wall_s / peaks[0])}"
+    yield "throughput", f"{text} ({account.source})"
+
+
+def batch_of(session: Session) -> tuple[str, int] | None:
+    """What a training step is given: samples, the first dimension of the first tensor that a module works on, or
+    tokens, the first two of an integer one; None of a step that does not train, and where no module is known.
+    """
+    columns, directions = session.columns, session.columns.direction
+    if not (directions == Direction.BACKWARD).any():
+        return None
+    known = np.array([bool(module.path or module.class_name) for module in session.modules], dtype=np.bool_)
+    inside = np.flatnonzero(session.counted & (directions == Direction.FORWARD) & known[columns.module])
+    if not len(inside):
+        return None
+    tensors = session.signatures[int(columns.signature[inside[0]])].inputs
+    tensor = next((each for each in tensors if each.dtype in _INTEGERS), next(iter(tensors), None))
+    if tensor is None or not tensor.shape:
+        return None
+    if tensor.dtype in _INTEGERS and len(tensor.shape) > 1:
+        return "tokens", tensor.shape[0] * tensor.shape[1]
+    return "samples", tensor.shape[0]
+
+
+_INTEGERS: Final = ("int64", "int32")
+
+
 def token_time(time_s: float, tokens: int) -> str:
     """``7.38 ms (136 tok/s)``: the time of a decode step, and the tokens per second that it makes."""
     rate = tokens / time_s
     return f"{Quantity(time_s, 's')} ({rate:{',.0f' if rate >= 100 else '.3g'}} tok/s)"
 
 
-def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def what_if_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     """One line for each what-if roof of the device."""
     supposed = analysis.device.what_if_precision
     if supposed is not None:
@@ -118,7 +158,7 @@ def what_if_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "what if", f"the clock is locked at {clock} (--clock): peaks of arithmetic scale, bandwidths do not"
 
 
-def _predicted_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def _predicted_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     if not analysis.predicts:
         return
     predicted = analysis.totals.predicted
@@ -165,7 +205,7 @@ def with_interval(predicted: Predicted | PredictedWall) -> str:
     return f"{Quantity(predicted.time_s, 's')} (90 %: {low} to {high})"
 
 
-def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def _measured_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     totals, measurement = analysis.totals, analysis.measurement
     if measurement is None:
         if analysis.measured_on:
@@ -177,8 +217,8 @@ def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
     if not len(walls):
         yield "measured", "ops only, not whole steps"
     else:
-        span = f"{Quantity(float(walls.min()), 's')} to {Quantity(float(walls.max()), 's')}"
-        several = f" (median of {len(walls)}, {span})" if len(walls) > 1 else ""
+        median, least, most = (Quantity(float(each), "s") for each in (np.median(walls), walls.min(), walls.max()))
+        several = f" (mean of {len(walls)}, {least} to {most}, median {median})" if len(walls) > 1 else ""
         wall = f"{Quantity(measurement.wall_s or 0.0, 's')}{several}"
         if measurement.of_the_session:
             yield "measured step", wall
@@ -196,7 +236,7 @@ def _measured_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "efficiency", f"{share} ({name} / measured step){doubt}"
 
 
-def _there_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
+def _there_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     there = analysis.there
     if there is None:
         return
@@ -208,7 +248,7 @@ def _there_facts(analysis: CostedSession) -> Iterable[tuple[str, Cell]]:
         yield "predicted speed-up", f"{speedup:.2f} times as fast here, the ops that have both times"
 
 
-def _roofs(analysis: CostedSession) -> str:
+def _roofs(analysis: Accounted) -> str:
     device = analysis.device
     parts = []
     for name in analysis.matrix_formats:
@@ -237,7 +277,7 @@ _WHERE: Final = {
 
 
 def report_of(
-    analysis: CostedSession, *, top: int = 10, notes: Iterable[str] = (), found: Diagnosis | None = None
+    analysis: Accounted, *, top: int = 10, notes: Iterable[str] = (), found: Diagnosis | None = None
 ) -> Report:
     """The report of an analysis, with what a diagnosis ``found``; ``top`` limits the rows of its long tables. Raises
     ValueError for ``top`` < 1.
@@ -248,7 +288,7 @@ def report_of(
     return Report(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
         data=analysis_data(analysis, verdict, found),
-        facts=(*findings_facts(found), *analysis_facts(analysis)),
+        facts=(*findings_facts(found, analysis.account), *analysis_facts(analysis)),
         tables=(*((findings_table(found, top),) if found and found.findings else ()), *analysis_tables(analysis, top)),
         series=tuple(analysis_series(analysis)),
         notes=(*notes, *analysis.session.notes, *analysis_notes(analysis)),
@@ -256,7 +296,7 @@ def report_of(
     )
 
 
-def conclusion(analysis: CostedSession) -> str:
+def conclusion(analysis: Accounted) -> str:
     """How far from its op bound, and what limits it, in plain words."""
     totals, measurement = analysis.totals, analysis.measurement
     if not totals.op_bound_s:
@@ -292,7 +332,7 @@ def conclusion(analysis: CostedSession) -> str:
     return text
 
 
-def _limit(analysis: CostedSession) -> str:
+def _limit(analysis: Accounted) -> str:
     if analysis.held_by_caches:
         return f"it is limited by {_WHERE[analysis.program.limiter]}: no cache holds the data of all of them at once"
     bounded = [(op.bound.limiter, op) for op in analysis.operations if op.bound and op.bound_s]
@@ -303,11 +343,11 @@ def _limit(analysis: CostedSession) -> str:
     return f"{share} of the op bound is limited by {_WHERE[limiter]}, most of it in {plain_name(most)}"
 
 
-def _idle_sentence(analysis: CostedSession) -> str:
+def _idle_sentence(analysis: Accounted) -> str:
     return idle_sentence(analysis.timeline, analysis.measured_on) if analysis.timeline is not None else ""
 
 
-def _without_bound(analysis: CostedSession) -> str:
+def _without_bound(analysis: Accounted) -> str:
     if not analysis.totals.calls and analysis.timeline is not None:
         text = (
             "The trace has the device's work, and no op on the host that launched it: nothing can be bounded. Record "
@@ -332,14 +372,14 @@ def _without_bound(analysis: CostedSession) -> str:
     return "The recorded ops do no work that a roof of this device bounds."
 
 
-def _without_peaks(analysis: CostedSession) -> str:
+def _without_peaks(analysis: Accounted) -> str:
     missing = [name for name in analysis.unknown_peaks if "matrix" in name]
     if not missing:
         return ""
     return f" Arithmetic is not bounded: {analysis.device.name} has no known {missing[0]}; try another --dtype."
 
 
-def _predicted_sentence(analysis: CostedSession) -> str:
+def _predicted_sentence(analysis: Accounted) -> str:
     predicted, wall = analysis.totals.predicted, analysis.totals.predicted_wall
     if predicted is None or not predicted.time_s:
         return ""
@@ -352,7 +392,7 @@ def _predicted_sentence(analysis: CostedSession) -> str:
     )
 
 
-def _there_sentence(analysis: CostedSession) -> str:
+def _there_sentence(analysis: Accounted) -> str:
     there, (_, bound_s) = analysis.there, analysis.leading_bound
     if there is None:
         return ""
@@ -365,7 +405,7 @@ def _there_sentence(analysis: CostedSession) -> str:
     return text + _idle_sentence(analysis)
 
 
-def _unbounded_sentence(analysis: CostedSession) -> str:
+def _unbounded_sentence(analysis: Accounted) -> str:
     """How much of the device's work in a step a comparison of its time with the bound leaves out; empty where that is
     little.
     """

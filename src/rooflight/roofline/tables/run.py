@@ -14,8 +14,8 @@ from rooflight.roofline.tables.findings import first_findings
 _MUCH_BETWEEN: Final = 0.05
 _ROWS: Final = 4
 _FIRST: Final = (
-    "regime", "not worth it", "calls of optimizers", "unequal steps", "mean iteration", "predicted wall time",
-    "exit code",
+    "regime", "account", "throughput", "not worth it", "calls of optimizers", "unequal steps", "mean iteration",
+    "predicted wall time", "exit code",
 )  # fmt: skip
 _ALL: Final = "100% of calls, 100% of bytes"
 _COLUMNS: Final = ("layer", "measured", "op bound", "efficiency", "limiter")

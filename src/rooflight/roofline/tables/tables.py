@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from typing import Final
 
 from rooflight.costs.cost import Uncosted
+from rooflight.records.account import CAUSES, WORDS
 from rooflight.records.estimate import Estimate, Source
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.report import Axis, Cell, Line, Mark, Series, Table, share, table
-from rooflight.roofline.costed import CostedSession
+from rooflight.roofline.account.account import Account
+from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.decode_formats import decode_formats, formats_table
 from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables
 from rooflight.roofline.network import collectives_table
-from rooflight.roofline.timeline import timeline_tables, unattributed_work
+from rooflight.roofline.tables.timeline import timeline_tables, unattributed_work
 
 AS_A_GRAPH: Final = "as if replayed from a graph"
 _SHOWN_CONTRADICTIONS: Final = 5
@@ -25,12 +28,13 @@ _MARGIN: Final = 4  # factor by which roofs reach beyond the points and ridges
 _TimeColumn = tuple[str, str, Callable[[Group | Operation], Cell]]
 
 
-def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
+def analysis_tables(analysis: Accounted, top: int) -> Iterable[Table]:
     """All tables for which the analysis has rows; ``top`` is how many rows of long ones are shown."""
     timeline, calls = analysis.timeline, analysis.totals.calls
     bounded = bool(analysis.totals.op_bound_s)
+    if analysis.account.wall_s:
+        yield account_table(analysis.account)
     if bounded:
-        yield _waterfall_table(analysis)
         yield from formats_table(decode_formats(analysis))
     if timeline is not None:
         yield from timeline_tables(timeline, analysis.measured_on, unattributed_work(timeline, analysis.costs), top)
@@ -51,20 +55,35 @@ def analysis_tables(analysis: CostedSession, top: int) -> Iterable[Table]:
         yield _contradictions_table(analysis)
 
 
-def _waterfall_table(analysis: CostedSession) -> Table:
-    gaps = analysis.waterfall
+def account_table(account: Account) -> Table:
+    """Where the time of an iteration goes: a row for each cause and regime."""
     return table(
-        "waterfall",
-        "Waterfall",
-        gaps,
-        ("gap", "", lambda gap: gap.name),
-        ("time", "s", lambda gap: gap.seconds),
-        ("so far", "s", lambda gap: gap.until_s),
-        ("share", "%", lambda gap: share(gap.seconds, gaps[-1].until_s)),
+        "account",
+        "Where the time goes",
+        account.rows,
+        ("cause", "", lambda row: WORDS[row.cause]),
+        ("regime", "", lambda row: row.regime.value),
+        ("time", "s", lambda row: row.seconds),
+        ("share", "%", lambda row: row.share),
+        ("between", "", lambda row: f"{Quantity(row.low_s, 's')} to {Quantity(row.high_s, 's')}"),
+        ("seen in", "", lambda row: None if row.seen[0] == row.seen[1] else f"{row.seen[0]} of {row.seen[1]}"),
+        ("mostly in", "", lambda row: str(row.where[0]) if row.where else None),
+        optional=("between", "seen in", "mostly in"),
+        note=f"Of {_iterations(account)} ({account.source}); the rows sum to it.",
     )
 
 
-def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: str = "") -> Table:
+def _iterations(account: Account) -> str:
+    if account.iterations == 1:
+        return f"a step of {Quantity(account.wall_s, 's')}"
+    return (
+        f"the mean of {account.iterations} iterations, {Quantity(account.wall_s, 's')}: median "
+        f"{Quantity(account.median_s, 's')}, least {Quantity(account.least_s, 's')}, slowest tenth "
+        f"{Quantity(account.slow_s, 's')}"
+    )
+
+
+def _group_table(title: str, key: str, analysis: Accounted, top: int, note: str = "") -> Table:
     groups = analysis.by(key)
     total_s = sum(group.bound_s for group in groups)
     apart = "Each op is bounded as if alone in the caches; the step is not, so that its bound is above the rows' sum."
@@ -91,7 +110,7 @@ def _group_table(title: str, key: str, analysis: CostedSession, top: int, note: 
     )
 
 
-def _operation_table(analysis: CostedSession, top: int) -> Table:
+def _operation_table(analysis: Accounted, top: int) -> Table:
     times = _time_columns(analysis)
     measured = any(name == "measured" for name, _, _ in times)
     order = "measured time" if measured else "predicted time" if analysis.predicts else "op bound"
@@ -120,13 +139,13 @@ def _operation_table(analysis: CostedSession, top: int) -> Table:
     )
 
 
-def _ridges(analysis: CostedSession) -> str:
+def _ridges(analysis: Accounted) -> str:
     bandwidth = analysis.device.dram_bytes_per_s
     ridges = [f"{name} {Quantity(peak / bandwidth, 'FLOP/B')}" for name, peak in _peaks(analysis).items() if bandwidth]
     return f"Ridge points: {', '.join(ridges)}." if ridges else ""
 
 
-def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
+def _time_columns(analysis: Accounted) -> tuple[_TimeColumn, ...]:
     measured: tuple[_TimeColumn, ...] = (
         ("measured", "s", lambda row: row.measured_s),
         *((("efficiency", "%", lambda row: row.efficiency),) if analysis.totals.op_bound_s else ()),
@@ -141,7 +160,7 @@ def _time_columns(analysis: CostedSession) -> tuple[_TimeColumn, ...]:
     return (predicted,) if analysis.predicts else ()
 
 
-def _times_explained(analysis: CostedSession) -> str:
+def _times_explained(analysis: Accounted) -> str:
     if analysis.predicts:
         text = f"Predicted: the ops one after the other on the device, {AS_A_GRAPH}."
         if analysis.totals.ops_measured_s is not None:
@@ -152,7 +171,7 @@ def _times_explained(analysis: CostedSession) -> str:
     return f"Measured there: on {analysis.measured_on}. The bounds are those of {analysis.device.name}."
 
 
-def _uncosted_table(analysis: CostedSession, top: int) -> Table:
+def _uncosted_table(analysis: Accounted, top: int) -> Table:
     return table(
         "not_costed",
         "Not costed",
@@ -169,7 +188,7 @@ def _uncosted_table(analysis: CostedSession, top: int) -> Table:
     )
 
 
-def _contradictions_table(analysis: CostedSession) -> Table:
+def _contradictions_table(analysis: Accounted) -> Table:
     return table(
         "contradictions",
         "Contradictions: measured faster than the bound",
@@ -208,15 +227,15 @@ def _modules_text(modules: tuple[str, ...]) -> str | None:
     return (modules[0] or None) if len(modules) == 1 else count_of(len(modules), "module")
 
 
-def analysis_series(analysis: CostedSession) -> Iterable[Series]:
-    """The pictures that the analysis has figures for: its roofline, its memory over the step, its waterfall."""
+def analysis_series(analysis: Accounted) -> Iterable[Series]:
+    """The pictures that the analysis has figures for: its roofline, its memory over the step, its account."""
     yield from _roofline(analysis)
     yield from memory_series(analysis.memory)
-    if analysis.totals.calls:
-        yield _waterfall(analysis)
+    if analysis.account.wall_s:
+        yield _account_series(analysis.account)
 
 
-def _roofline(analysis: CostedSession) -> Iterable[Series]:
+def _roofline(analysis: Accounted) -> Iterable[Series]:
     measured = analysis.totals.ops_measured_s is not None
     points = [point for op in analysis.operations[:_MOST_POINTS] if (point := _point(op, measured=measured))]
     levels = {level.name: level.bytes_per_s or level.peak_bytes_per_s for level in analysis.device.memory}
@@ -268,7 +287,7 @@ def _point(operation: Operation, *, measured: bool) -> tuple[float, float, str] 
     return flops / cost.bytes_moved, flops * calls / seconds, label
 
 
-def _peaks(analysis: CostedSession) -> dict[str, float]:
+def _peaks(analysis: Accounted) -> dict[str, float]:
     device = analysis.device
     peaks = {f"{name} matrix": device.matrix_peak(name) for name in analysis.matrix_formats}
     if analysis.totals.vector_flops:
@@ -276,14 +295,16 @@ def _peaks(analysis: CostedSession) -> dict[str, float]:
     return {name: peak for name, peak in peaks.items() if peak}
 
 
-def _waterfall(analysis: CostedSession) -> Series:
-    gaps = analysis.waterfall
+def _account_series(account: Account) -> Series:
+    rows = sorted(account.rows, key=lambda row: CAUSES.index(row.cause))
+    ends = tuple(accumulate(row.seconds for row in rows))
     bars = Line(
         name="time",
-        x=tuple(gap.name for gap in gaps),
-        y=tuple(gap.seconds for gap in gaps),
+        x=tuple(WORDS[row.cause] for row in rows),
+        y=tuple(row.seconds for row in rows),
         mark=Mark.BARS,
-        base=tuple(gap.until_s - gap.seconds for gap in gaps),
+        base=(0.0, *ends[:-1]),
     )
-    title = "Waterfall: from the program bound to the measured step"
-    return Series(id="waterfall", title=title, x=Axis(name=""), y=Axis(name="time", unit="s"), lines=(bars,))
+    return Series(
+        id="account", title="Where the time goes", x=Axis(name=""), y=Axis(name="time", unit="s"), lines=(bars,)
+    )

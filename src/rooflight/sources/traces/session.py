@@ -31,6 +31,7 @@ from rooflight.sources.traces.ops.engines import EngineFacts, Model, ModelFacts,
 from rooflight.sources.traces.ops.execution_trace import Operands, join_execution, with_storages
 from rooflight.sources.traces.ops.signatures import RUNS_NOTHING, Call, find_signatures, is_level
 from rooflight.sources.traces.ownership import Ownership, Places, owners, phase_of
+from rooflight.sources.traces.time.own import OwnTime
 from rooflight.sources.traces.time.replays import Replays, join_replays, work_by_replay
 from rooflight.sources.traces.time.steps import (
     NO_STEPS,
@@ -113,6 +114,7 @@ def read_trace(
         source.places,
         steps,
         shown=alike.numbers,
+        walls=alike.walls,
         calls=Counter(steps.of(ran.launched).tolist()),
         has_shapes=_have_shapes(trace, contexts),
         replayed=~source.chosen,
@@ -184,11 +186,13 @@ def _host_runs(
 ) -> list[Run]:
     engine, places, columns = source.engine, source.places, source.owned.trace.ops
     start, seconds = times_of_ops(source.owned)
+    own = OwnTime.of(source.owned.trace).of_ops(source.owned) if source.owned.trace.has_device else seconds
     return [
         Run(
             call=source.call(op, contexts.get(op, NO_CONTEXT), places.annotations(op) if engine.concerns(op) else ()),
             place=places.place(op),
             seconds=float(seconds[op]),
+            own=float(own[op]),
             start=int(start[op] if seconds[op] else columns.start[op]),
             launched=int(columns.start[op]),
             thread=int(columns.thread[op]),
@@ -199,7 +203,7 @@ def _host_runs(
 
 
 def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
-    worked = work_by_replay(replays, source.owned.accounted)
+    worked = work_by_replay(replays, source.owned.accounted, OwnTime.of(source.owned.trace).own)
     ops = sorted({op for _, op in worked})
     contexts, places = call_contexts(source.owned, ops), {op: source.places.place(op) for op in ops}
     return [
@@ -207,11 +211,12 @@ def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
             call=source.call(op, contexts.get(op, NO_CONTEXT), replays.names[replay]),
             place=replace(places[op], phase=phase_of(replays.names[replay])),
             seconds=seconds,
+            own=own,
             start=start,
             launched=replays.launched[replay][0],
             thread=replays.launched[replay][1],
         )
-        for (replay, op), (seconds, start) in worked.items()
+        for (replay, op), (seconds, own, start) in worked.items()
     ]
 
 
@@ -240,6 +245,7 @@ def _measurement(trace: Trace, alike: Repeated, runs: Runs, timeline: Timeline |
         wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
         op_samples_s=np.array([runs.seconds[row] for row in alike.runs], dtype=np.float64),
         op_starts_s=np.array(starts, dtype=np.float64) * 1e-9,
+        op_own_s=np.array([runs.own[row] for row in alike.runs], dtype=np.float64),
         timeline=timeline,
         clock="kernels in the trace" if trace.has_device else "ops in the trace",
     )

@@ -33,7 +33,7 @@ _FIRST_PASS: Final = (
     "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
 )
 _RECORDED_CLOCK: Final = "spans of modules while they were recorded, which slows them: upper figures"
-_REPLACED: Final = ("by_phase", "by_layer", "by_op", "operations", "waterfall")
+_REPLACED: Final = ("by_phase", "by_layer", "by_op", "operations", "account")
 """Tables of an analysis that a step's report has its own of, or leaves out."""
 
 
@@ -125,8 +125,8 @@ def _report(
 def _replaced_tables(
     base: Report, by: Mapping[str, TimeByPlace], classes: Mapping[str, str], top: int, *, of_spans: bool
 ) -> Iterable[Table]:
-    if (waterfall := base.table("waterfall")) is not None:  # there is none of an iteration without ops
-        yield waterfall
+    if (account := base.table("account")) is not None:  # there is none of an iteration without ops
+        yield account
     yield places_table(by["phase"], title="By phase", top=max(top, _MORE_ROWS))
     yield places_table(by["layer"], title="By layer type", top=top)
     if "function" in by:

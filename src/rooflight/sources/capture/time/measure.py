@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from statistics import median
+from statistics import fmean
 from time import perf_counter, thread_time
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ def measure(
     step: Callable[[], Any] | None = None,
     *,
     warmup: int = 2,
-    max_runs: int = 10,
+    max_runs: int = 30,
     max_seconds: float = 10.0,
     profiled: int = 3,
     progress: Progress | None = None,
@@ -157,7 +157,7 @@ def _time_steps(
         walls.append(perf_counter() - start)
         worked.append(thread_time() - begun)
     share = None if bystander is None else bystander.others()
-    host = HostTime(cpu_s=median(worked))
+    host = HostTime(cpu_s=fmean(worked))
     return Measurement(
         wall_samples_s=np.array(walls), op_samples_s=np.empty((0, 0)), clock="", others_share=share, host=host
     )

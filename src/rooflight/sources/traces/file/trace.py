@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
+from rooflight.records.account import Place
 from rooflight.records.session import Flags, Int8, Int32, Int64
 
 UNKNOWN: Final = -1
@@ -209,14 +210,14 @@ def is_loader(name: str) -> bool:
     )
 
 
-def own_line(name: str) -> str:
-    """Of a Python frame's name the function and its file and line, ``step, train.py:31``; empty of torch's own frames,
-    of Python's library and of what is no frame of a file.
+def own_line(name: str) -> Place | None:
+    """Of a Python frame's name its place; None of torch's own frames, of Python's library and of what is no frame of a
+    file.
     """
     found = _FRAME.match(name)
     if found is None or "/lib/python" in name or re.split(r"[/.]", name, maxsplit=1)[0] in sys.stdlib_module_names:
-        return ""
-    return f"{found['function']}, {found['file'].rpartition('/')[2]}:{found['line']}"
+        return None
+    return Place(file=found["file"].rpartition("/")[2], line=int(found["line"]), function=found["function"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,13 +9,16 @@ cause beyond its own end: what follows it would have been done while the device 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from rooflight.records.account import Cause, Place
+from rooflight.records.measurement import Float64
 from rooflight.records.session import Flags, Int8, Int64
-from rooflight.records.timeline import Idle, IdleCause, IdleDetail
+from rooflight.records.timeline import Idle, IdleCause, IdleDetail, Waited
 from rooflight.sources.traces.file.trace import UNKNOWN, Spans, WorkKind, enclosing, is_loader, own_line, parents_of
 from rooflight.sources.traces.ownership import Ownership
 
@@ -54,6 +57,11 @@ class Covered:
         if not len(self.start):
             return np.zeros(len(moment), dtype=np.bool_)
         return np.asarray((place >= 0) & (moment < self.stop[np.maximum(place, 0)]), dtype=np.bool_)
+
+    def closed(self, short: int) -> Covered:
+        """The same with all gaps of less than ``short`` closed."""
+        apart = self.start[1:] - self.stop[:-1] >= short
+        return Covered(self.start[np.append(True, apart)], self.stop[np.append(apart, True)]) if len(apart) else self
 
     def gaps(self, begin: int, end: int) -> Covered:
         """What is not covered from ``begin`` to ``end``, which enclose all intervals."""
@@ -95,12 +103,29 @@ _OF_HOST: Final = (IdleCause.HOST, IdleCause.SYNC, IdleCause.PAGEABLE_COPY, Idle
 """Causes that a line of the program may have."""
 
 CAUSES: Final = tuple(IdleCause)
+_CAUSE_OF: Final = {
+    IdleCause.SYNC: Cause.SYNC,
+    IdleCause.PAGEABLE_COPY: Cause.COPIES,
+    IdleCause.DATA_LOADER: Cause.LOADER,
+    IdleCause.RANK: Cause.RANK,
+    IdleCause.DRIVER: Cause.ALLOCATOR,
+    IdleCause.PROFILER: Cause.PROFILER,
+    IdleCause.LAUNCH: Cause.LAUNCHES,
+    IdleCause.QUEUED: Cause.LAUNCHES,
+    IdleCause.UNKNOWN: Cause.UNKNOWN,
+}
+_SHORT_NS: Final = 10_000
+"""Between two ops or launches of the host: so little is part of launching."""
+_LONG_NS: Final = 400_000
+"""Between two ops, where no line is known: Python alone hardly needs so long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleTime:
     """Idle stretches in order, in nanoseconds; ``cause[i]`` is a place in ``CAUSES``. ``ended_by[i]`` is the work that
-    ended the gap in which stretch i lies, ``UNKNOWN`` for the last gap of the trace. ``names[i]`` is what the host did.
+    ended the gap in which stretch i lies, ``UNKNOWN`` for the last gap of the trace. ``names[i]`` is what the host did,
+    ``places[i]`` the line of the program that it was in; ``launching[i]`` and ``python[i]`` are nanoseconds in which a
+    late host was in ops and launches, or between them.
     """
 
     start: Int64
@@ -108,6 +133,39 @@ class IdleTime:
     cause: Int8
     ended_by: Int64
     names: tuple[str, ...]
+    places: tuple[Place | None, ...]
+    launching: Int64
+    python: Int64
+
+    def waits(self, begin: Int64, end: Int64) -> tuple[Waited, ...]:
+        """Why the device was idle between each ``begin`` and its ``end``, in the mean, by cause and place."""
+        sums = dict[tuple[Cause, Place | None], Float64]()
+        reached = np.searchsorted(self.stop, begin, side="right").tolist()
+        for step, (at, first, last) in enumerate(zip(reached, begin.tolist(), end.tolist(), strict=True)):
+            until = int(np.searchsorted(self.start, last))
+            inside = np.minimum(self.stop[at:until], last) - np.maximum(self.start[at:until], first)
+            shares = inside / (self.stop[at:until] - self.start[at:until])
+            for place, share in enumerate(shares.tolist(), start=at):
+                where = self.places[place] or (Place(function=self.names[place]) if self.names[place] else None)
+                for cause, nanoseconds in self._split(place):
+                    seconds = sums.setdefault((cause, where), np.zeros(len(begin)))
+                    seconds[step] += nanoseconds * share * 1e-9
+        return tuple(
+            Waited(cause=cause, seconds=float(each.mean()), seen=int(np.count_nonzero(each)), where=where)
+            for (cause, where), each in sorted(sums.items(), key=lambda each: -each[1].sum())
+            if each.any()
+        )
+
+    def _split(self, at: int) -> Iterator[tuple[Cause, float]]:
+        """The causes of a stretch, of which a late host has several, with their nanoseconds."""
+        length = int(self.stop[at] - self.start[at])
+        if (cause := CAUSES[self.cause[at]]) is not IdleCause.HOST:
+            yield _CAUSE_OF[cause], length
+            return
+        launching, python = int(self.launching[at]), int(self.python[at])
+        yield Cause.LAUNCHES, launching
+        yield Cause.PYTHON, python
+        yield Cause.UNKNOWN, length - launching - python
 
     def within(self, begin: Int64, end: Int64) -> list[Idle]:
         """Seconds by cause between each ``begin`` and its ``end``."""
@@ -177,8 +235,10 @@ def idle_time(owned: Ownership, busy: Covered) -> IdleTime:
     first[1:] = (gap[1:] != gap[:-1]) | (cause[1:] != cause[:-1])
     last = np.roll(first, -1)
     start, stop, gap, cause = start[first], stop[last], gap[first], cause[first]
-    names = tuple(host.names((start, stop), cause, waited[gap], ended_by[gap]))
-    return IdleTime(start=start, stop=stop, cause=cause, ended_by=ended_by[gap], names=names)
+    names, places = host.names((start, stop), cause, waited[gap], ended_by[gap])
+    launching, python = host.late(start, stop, known=np.array([place is not None for place in places], dtype=np.bool_))
+    return IdleTime(start=start, stop=stop, cause=cause, ended_by=ended_by[gap], names=tuple(names),
+                    places=tuple(places), launching=launching, python=python)  # fmt: skip
 
 
 def _ends(owned: Ownership, gaps: Covered) -> tuple[Int64, Int64, Flags]:
@@ -233,12 +293,24 @@ class _Host:
         known = (place >= 0) & (moment < reached[np.maximum(place, 0)] + _APART_NS)
         return np.where(known, waits[np.maximum(place, 0)], UNKNOWN)
 
-    def names(self, stretch: tuple[Int64, Int64], cause: Int8, waited: Int64, ended_by: Int64) -> list[str]:
+    def late(self, start: Int64, stop: Int64, known: Flags) -> tuple[Int64, Int64]:
+        """Nanoseconds of each stretch in which the host was in ops and launches, or shortly between them, and in which
+        it ran Python: where the line is ``known``, or not for long.
+        """
+        ops, calls = self._trace.ops, self._trace.calls
+        inside = Covered.by(np.concatenate([ops.start, calls.start]), np.concatenate([ops.stop, calls.stop]))
+        near, mid = inside.closed(_SHORT_NS), inside.closed(_LONG_NS)
+        launching = near.within(start, stop)
+        return launching, np.where(known, stop - start, mid.within(start, stop)) - launching
+
+    def names(
+        self, stretch: tuple[Int64, Int64], cause: Int8, waited: Int64, ended_by: Int64
+    ) -> tuple[list[str], list[Place | None]]:
         """What held the device up in each stretch, by name: an op, a call or an annotation, and the line of the program
-        that its host was in; empty of others.
+        that its host was in; empty of others. And this line alone.
         """
         start, stop = stretch
-        found = [""] * len(start)
+        found, lines = [""] * len(start), list[Place | None]([None]) * len(start)
         for spans, name in ((self._driver_calls, IdleCause.DRIVER), (self._loading, IdleCause.DATA_LOADER)):
             mine = _of_causes(cause, name)
             order = np.argsort(spans.start, kind="stable")
@@ -252,20 +324,20 @@ class _Host:
         of_host = _of_causes(cause, *_OF_HOST)
         moment = np.where(cause == CAUSES.index(IdleCause.HOST), (start + stop) // 2, start)[of_host]
         for place, line in zip(of_host.tolist(), self._lines(moment, ended_by[of_host]), strict=True):
-            found[place] = ", ".join(filter(None, (found[place], line)))
-        return found
+            found[place], lines[place] = ", ".join(filter(None, (found[place], str(line or "")))), line
+        return found, lines
 
-    def _lines(self, moment: Int64, ended_by: Int64) -> list[str]:
+    def _lines(self, moment: Int64, ended_by: Int64) -> list[Place | None]:
         """The innermost line of the program at each moment, of the thread that then launched work."""
         lines, calls = self._trace.lines, self._trace.calls
         if not len(lines) or not len(calls):
-            return [""] * len(moment)
+            return list[Place | None]([None]) * len(moment)
         thread = calls.thread[self._owned.call[ended_by]]
         main = np.bincount(lines.thread).argmax()  # the backward pass has a thread without lines
         thread = np.where(np.isin(thread, lines.thread), thread, main).astype(np.int32)
         at = Spans(start=moment, stop=moment, thread=thread, name=thread)
         frames = enclosing(lines, *parents_of(lines), at).tolist()
-        return ["" if frame == UNKNOWN else own_line(self._trace.names[lines.name[frame]]) for frame in frames]
+        return [None if frame == UNKNOWN else own_line(self._trace.names[lines.name[frame]]) for frame in frames]
 
     def _waiting(self, call: int) -> str:
         if call == UNKNOWN:

@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.records.measurement import Float64
 from rooflight.records.quantity import count_of
 from rooflight.records.session import Flags, Int32, Int64
 from rooflight.sources.traces.file.kineto import load_trace
@@ -332,13 +333,15 @@ def _with_work(captured: Trace, trace: Trace, works: Int64, calls: Int64) -> Tra
     return replace(captured, names=tuple(numbers), work=moved, streams=trace.streams)
 
 
-def work_by_replay(replays: Replays, accounted: Int32) -> Mapping[tuple[int, int], tuple[float, int]]:
-    """For each replay and op the seconds of its work, in sum, and when the first of it began."""
+def work_by_replay(
+    replays: Replays, accounted: Int32, own: Float64
+) -> Mapping[tuple[int, int], tuple[float, float, int]]:
+    """For each replay and op the seconds of its work, in sum, its ``own`` of them, and when the first of it began."""
     work = replays.trace.work
-    found: dict[tuple[int, int], tuple[float, int]] = {}
-    columns = (replays.replay, accounted, work.length * 1e-9, work.start)
-    for replay, op, seconds, start in zip(*(column.tolist() for column in columns), strict=True):
+    found: dict[tuple[int, int], tuple[float, float, int]] = {}
+    columns = (replays.replay, accounted, work.length * 1e-9, own * 1e-9, work.start)
+    for replay, op, seconds, alone, start in zip(*(column.tolist() for column in columns), strict=True):
         if op != UNKNOWN:
-            before, first = found.get((replay, op), (0.0, start))
-            found[replay, op] = before + seconds, min(first, start)
+            before, own_before, first = found.get((replay, op), (0.0, 0.0, start))
+            found[replay, op] = before + seconds, own_before + alone, min(first, start)
     return found

@@ -23,6 +23,10 @@ from rooflight.sources.traces.ops.signatures import Call
 from rooflight.sources.traces.ownership import Ownership, Place, is_module_call
 
 _STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
+_OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
+_ITERATION: Final = re.compile(r"^(train(ing)?[ _])?(iter(ation)?|step|batch)[ _#]*\d*$", re.IGNORECASE)
+_LOADER: Final = re.compile(r"^enumerate\(DataLoader\)")
+_LEAST_CALLS: Final = 2
 _BEFORE: Final = np.iinfo(np.int64).min
 _LISTED: Final = 4  # so many names of steps are listed in a note
 
@@ -30,13 +34,15 @@ _LISTED: Final = 4  # so many names of steps are listed in a note
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """One run of an op: the device's ``seconds`` for it (the host's where there is no device), and when it began there
-    (``start``), in nanoseconds of the trace's clock. ``launched``: when the host ran it, or launched the graph that
+    (``start``), in nanoseconds of the trace's clock; ``own`` are those seconds that it shared with no other work.
+    ``launched``: when the host ran it, or launched the graph that
     did, on the thread of this number. ``operands``: the memory that it read and wrote, where it is known.
     """
 
     call: Call
     place: Place
     seconds: float
+    own: float
     start: int
     launched: int
     thread: int
@@ -56,6 +62,7 @@ class Runs:
         self.signatures = tuple(numbers)
         self.signature = np.array([of_call[run.call] for run in self._runs], dtype=np.int64)
         self.seconds = np.array([run.seconds for run in self._runs], dtype=np.float64)
+        self.own = np.array([run.own for run in self._runs], dtype=np.float64)
         self.start = np.array([run.start for run in self._runs], dtype=np.int64)
         self.launched = np.array([run.launched for run in self._runs], dtype=np.int64)
         self.thread = np.array([run.thread for run in self._runs], dtype=np.int32)
@@ -138,16 +145,41 @@ NO_STEPS: Final = Steps(names=(), **dict.fromkeys(("began", "ended", "begin", "e
 
 
 def marked_steps(owned: Ownership) -> Steps:
-    """The profiler's steps, none where the trace has none."""
-    trace, apart = owned.trace, list[tuple[int, int, int]]()
-    marks = trace.ranges.where(trace.named(trace.ranges, _STEP.match))
+    """The profiler's steps; else those between annotations that each iteration has once, none where there are none."""
+    trace = owned.trace
+    names, began, ended = _apart(trace, _STEP)
+    if not names:
+        names, began, ended = _iterations(trace)
+    begin, end = _on_the_wall(owned, began, ended)
+    return Steps(names=names, began=began, ended=ended, begin=begin, end=end)
+
+
+def _apart(trace: Trace, pattern: re.Pattern[str]) -> tuple[tuple[str, ...], Int64, Int64]:
+    """Annotations of such names: of those that overlap, as steps of several programs do, the first."""
+    apart = list[tuple[int, int, int]]()
+    marks = trace.ranges.where(trace.named(trace.ranges, pattern.match))
     for mark in sorted(zip(marks.start.tolist(), marks.stop.tolist(), marks.name.tolist(), strict=True)):
-        if not apart or mark[0] >= apart[-1][1]:  # of steps of several programs, those that do not overlap
+        if not apart or mark[0] >= apart[-1][1]:
             apart.append(mark)
     began, ended = (np.array([mark[edge] for mark in apart], dtype=np.int64) for edge in (0, 1))
-    begin, end = _on_the_wall(owned, began, ended)
-    names = tuple(trace.names[name] for _, _, name in apart)
-    return Steps(names=names, began=began, ended=ended, begin=begin, end=end)
+    return tuple(trace.names[name] for _, _, name in apart), began, ended
+
+
+def _iterations(trace: Trace) -> tuple[tuple[str, ...], Int64, Int64]:
+    """Iterations of a trace without marks: each ends with a call of the optimizer, or begins with its annotation or
+    with a call of the loader. Two calls at least; of several optimizers, the one that is called most often.
+    """
+    for pattern, ends in ((_OPTIMIZER, True), (_ITERATION, False), (_LOADER, False)):
+        names, began, ended = _apart(trace, pattern)
+        kinds = [each.rstrip("0123456789") if pattern is _ITERATION else each for each in names]
+        (kind, _), *_ = Counter(kinds).most_common(1) or [("", 0)]
+        mine = np.array([each == kind for each in kinds], dtype=np.bool_)
+        if mine.sum() < _LEAST_CALLS:
+            continue
+        first, last = trace.window
+        edges = np.concatenate([[first], ended[mine]]) if ends else np.append(began[mine], last)
+        return tuple(f"iteration {number}" for number in range(1, len(edges))), edges[:-1], edges[1:]
+    return (), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
 
 
 def _on_the_wall(owned: Ownership, began: Int64, ended: Int64) -> tuple[Int64, Int64]:
@@ -233,6 +265,8 @@ def step_notes(trace: Trace, runs: Runs, chosen: Repeated) -> list[str]:
     if not chosen.numbers:
         return _unmarked(trace)
     left_out = [steps.names[number] for number in range(len(steps)) if number not in chosen.numbers]
+    if steps.names and not _STEP.match(steps.names[0]):
+        found.append("No steps are marked in the trace: they follow from calls of the optimizer or the loader.")
     if len(steps) > 1:
         mine = [steps.names[number] for number in chosen.numbers]
         alike = f"{_listed(mine)}, which have the same ops on the same shapes" if len(mine) > 1 else f"{mine[0]} alone"

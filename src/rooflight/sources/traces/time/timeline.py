@@ -26,6 +26,7 @@ from rooflight.sources.traces.file.trace import UNKNOWN, Nesting, Trace, WorkKin
 from rooflight.sources.traces.ops.collectives import RUNS_COLLECTIVE
 from rooflight.sources.traces.ownership import Ownership, Places
 from rooflight.sources.traces.time.idle import CAUSES, Covered, IdleTime, idle_time, waits_for_device
+from rooflight.sources.traces.time.own import OwnTime
 from rooflight.sources.traces.time.steps import Steps
 
 SHORT_NS: Final = 5_000
@@ -70,13 +71,14 @@ def timeline_of(
     steps: Steps,
     *,
     shown: tuple[int, ...],
+    walls: Sequence[tuple[int, int]],
     calls: Mapping[int, int],
     has_shapes: Flags,
     replayed: Flags,
 ) -> Timeline | None:
     """The timeline of a whole trace and its steps, None where no device did anything. The session is of the ``shown``
-    steps; ``calls`` counts the ops by the number of the step; ``has_shapes[i]``: those of op i are known;
-    ``replayed[k]``: work k belongs to an op in the trace of a capture.
+    steps, from begin to end in ``walls``; ``calls`` counts the ops by the number of the step; ``has_shapes[i]``: those
+    of op i are known; ``replayed[k]``: work k belongs to an op in the trace of a capture.
     """
     trace = owned.trace
     if not len(trace.work):
@@ -84,6 +86,7 @@ def timeline_of(
     begin, end = (np.array([edge]) for edge in trace.window)
     activity = Activity(trace)
     idle = idle_time(owned, activity.busy)
+    edges = [np.array(edge, dtype=np.int64) for edge in zip(*walls, strict=True)]
     shapeless = owned.accounted != UNKNOWN
     unowned = ~shapeless & ~replayed
     shapeless[shapeless] = ~has_shapes[owned.accounted[shapeless]]
@@ -100,6 +103,7 @@ def timeline_of(
         before_trace_s=_seconds(trace, owned.before_trace),
         no_host_op_s=_seconds(trace, unowned & ~owned.before_trace),
         no_shapes_s=_seconds(trace, shapeless),
+        waits=(*idle.waits(*edges), *OwnTime.of(trace).waits(owned.accounted, *edges)),
         without_op=_by_name(trace, unowned),
         steps=tuple(
             StepTime(

@@ -1,0 +1,132 @@
+"""The words of an account: causes of a step's time, their regimes, and places in a program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Final
+
+from rooflight.records.document import Fields
+
+
+class Regime(StrEnum):
+    """What a program, or a part of it, spends most of its time on.
+
+    ``compute``, ``memory``, ``communication``: at the bound of this resource, or near it. ``kernels``: kernels far from
+    any bound; ``latency``: kernels too short or too small to fill the device. ``overhead``: Python, dispatch, launches
+    and compiling. ``idle``: waiting for data, for a result, for the clock. ``unknown``: what nothing explains.
+    """
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    COMMUNICATION = "communication"
+    KERNELS = "kernels"
+    LATENCY = "latency"
+    OVERHEAD = "overhead"
+    IDLE = "idle"
+    UNKNOWN = "unknown"
+
+
+class Cause(StrEnum):
+    """Why a piece of a step's time passed; docs/concepts/account.md explains them."""
+
+    LIGHT = "light"
+    FUSION = "fusion"
+    SLOW_KERNELS = "slow_kernels"
+    UNBOUNDED = "unbounded_kernels"
+    NO_OP = "no_op"
+    COMMUNICATION = "communication"
+    RANK = "rank"
+    COPIES = "copies"
+    LAUNCHES = "launches"
+    PYTHON = "python"
+    COMPILING = "compiling"
+    ALLOCATOR = "allocator"
+    LOADER = "loader"
+    SUBPROCESS = "subprocess"
+    CHECKPOINT = "checkpoint"
+    ASLEEP = "asleep"
+    SYNC = "sync"
+    BUBBLE = "bubble"
+    PROFILER = "profiler"
+    OTHER_PROGRAMS = "other_programs"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_work(self) -> bool:
+        """Whether the device works meanwhile, on what an op launched."""
+        return self in _OF_WORK
+
+
+CAUSES: Final = tuple(Cause)
+REGIMES: Final = tuple(Regime)
+_OF_WORK: Final = (Cause.LIGHT, Cause.FUSION, Cause.SLOW_KERNELS, Cause.UNBOUNDED, Cause.COMMUNICATION)
+
+WORDS: Final[Mapping[Cause, str]] = {
+    Cause.LIGHT: "light: what the work needs",
+    Cause.FUSION: "bytes that fusion would save",
+    Cause.SLOW_KERNELS: "kernels slower than their bound",
+    Cause.UNBOUNDED: "kernels without a bound",
+    Cause.NO_OP: "work of the device of no op",
+    Cause.COMMUNICATION: "communication beyond its bound",
+    Cause.RANK: "waiting for another rank",
+    Cause.COPIES: "copies between host and device",
+    Cause.LAUNCHES: "launches and dispatch",
+    Cause.PYTHON: "Python between ops",
+    Cause.COMPILING: "compiling",
+    Cause.ALLOCATOR: "driver: allocating, loading kernels",
+    Cause.LOADER: "data loader",
+    Cause.SUBPROCESS: "waiting for another process",
+    Cause.CHECKPOINT: "writing a checkpoint",
+    Cause.ASLEEP: "asleep",
+    Cause.SYNC: "waiting for results of the device",
+    Cause.BUBBLE: "pipeline bubble",
+    Cause.PROFILER: "the profiler",
+    Cause.OTHER_PROGRAMS: "other programs",
+    Cause.UNKNOWN: "unknown",
+}
+"""Causes as a table names them."""
+
+REGIME_OF: Final[Mapping[Cause, Regime]] = {
+    Cause.FUSION: Regime.MEMORY,
+    **dict.fromkeys((Cause.LAUNCHES, Cause.PYTHON, Cause.COMPILING, Cause.ALLOCATOR), Regime.OVERHEAD),
+    **dict.fromkeys(
+        (Cause.ASLEEP, Cause.LOADER, Cause.SUBPROCESS, Cause.SYNC, Cause.COPIES, Cause.CHECKPOINT, Cause.BUBBLE),
+        Regime.IDLE,
+    ),
+    **dict.fromkeys((Cause.COMMUNICATION, Cause.RANK), Regime.COMMUNICATION),
+    **dict.fromkeys((Cause.NO_OP, Cause.PROFILER, Cause.OTHER_PROGRAMS, Cause.UNKNOWN), Regime.UNKNOWN),
+}
+"""The regime of a cause. That of ``light``, ``slow_kernels`` and ``unbounded_kernels`` is the op's."""
+
+
+class Place(Fields, frozen=True, kw_only=True):
+    """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, or a ``module``
+    of the model by its class; empty and 0 where it is not known.
+    """
+
+    file: str = ""
+    line: int = 0
+    function: str = ""
+    module: str = ""
+
+    def __str__(self) -> str:
+        at = f"{self.file}:{self.line}" if self.line else self.file
+        return ", ".join(filter(None, (self.function, at))) or self.module
+
+
+class Row(Fields, frozen=True, kw_only=True):
+    """What a cause takes of an iteration: ``seconds`` in the mean, nine times in ten from ``low_s`` to ``high_s``, and
+    their ``share`` of the wall, of 1. ``seen``: in how many iterations, of how many. ``where``: most of it, the longest
+    first. ``source``: measured, predicted, bound or guessed.
+    """
+
+    cause: Cause
+    regime: Regime
+    seconds: float
+    low_s: float
+    high_s: float
+    share: float
+    source: str
+    seen: tuple[int, int]
+    where: tuple[Place, ...] = ()

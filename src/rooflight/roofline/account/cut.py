@@ -1,0 +1,171 @@
+"""The cut: each instant of an iteration has one cause, the first that holds.
+
+What the device does comes first, by how fast its work could be; then why it is idle. On a CPU the thread is the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from rooflight.records.account import REGIMES, Cause, Place, Regime
+from rooflight.records.measurement import Float64
+from rooflight.records.timeline import HostLine, Within
+from rooflight.roofline.account.account import Account, Pieces
+from rooflight.roofline.account.times import Times
+
+NEAR: Final = 0.01
+"""A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. Gathers,
+and writes to pages that are new to the program, reach a few percent of a CPU's bandwidth."""
+SHORT_S: Final = 20e-6
+_SMALL: Final = 8.0  # times the dispatch floor
+_LITTLE_S: Final = 2e-6
+_FAR: Final = 0.1
+_REST: Final = 1e-9
+
+_OF_LIBRARY: Final = (
+    (Cause.COMPILING, (Within.COMPILING,)),
+    (Cause.LOADER, (Within.LOADER, Within.STARTING)),
+    (Cause.SUBPROCESS, (Within.PROCESS,)),
+    (Cause.COMMUNICATION, (Within.COLLECTIVES,)),
+)
+_BETWEEN: Final = {"loader": Cause.LOADER, "checkpoint": Cause.CHECKPOINT}
+
+
+def account_of(times: Times) -> Account:
+    """The account of an iteration: of what was measured, else of what is predicted, else of the bounds."""
+    analysis, measurement = times.analysis, times.analysis.measurement
+    walls, spread, disturbed = np.array([times.step_s]), None, 0.0
+    source = times.source
+    if times.source == "measured" and measurement is not None:
+        walls, disturbed = measurement.wall_samples_s, measurement.others_share or 0.0
+        source = "measured" if times.measured or times.timeline is not None else "guessed"
+        parts = of_a_thread(times) if times.on_cpu else of_a_device(times)
+    elif times.source == "predicted":
+        wall = analysis.totals.predicted_wall
+        spread = (wall.low_s / wall.time_s, wall.high_s / wall.time_s) if wall is not None and wall.time_s else None
+        parts = of_a_prediction(times)
+    else:
+        parts = work(times, times.bound_s, times.bound_s, 1)
+    pieces = _closed(parts, times, len(walls))
+    before = [Pieces.waited(_BETWEEN.get(each.name, Cause.UNKNOWN), each.seconds, len(walls)) for each in times.between]
+    whole = Pieces.joined([pieces, *before])
+    walls = walls + sum(each.seconds for each in times.between)
+    return Account(whole, walls, source, times.names_of, disturbed, spread)
+
+
+def _closed(parts: Iterable[Pieces], times: Times, seen: int) -> Pieces:
+    """Pieces that sum to the step: too much is scaled down, and what nothing covers is unknown."""
+    pieces = Pieces.joined(parts)
+    total, wall_s = float(pieces.seconds.sum()), times.step_s
+    if total > wall_s:
+        return pieces.scaled(wall_s / total)
+    rest_s = wall_s - total
+    if rest_s <= _REST * wall_s:
+        return pieces.scaled(wall_s / total) if total else pieces
+    if times.source == "bound":  # what no cache holds of all ops at once, each alone finds there
+        return Pieces.joined([pieces, Pieces.waited(Cause.LIGHT, rest_s, seen, regime=Regime.MEMORY)])
+    return Pieces.joined([pieces, Pieces.waited(Cause.UNKNOWN, rest_s, seen)])
+
+
+# -- what the device does
+
+
+def work(times: Times, own_s: Float64, taken_s: Float64, seen: int) -> Iterator[Pieces]:
+    """The device's work: of calls that took ``taken_s`` each, of which ``own_s`` are their own, what they take at the
+    fused bound, what more at their op bound, and what beyond that.
+    """
+    fused_s, bound_s = times.fused_s, times.bound_s
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        reached = np.nan_to_num(np.minimum(1.0, bound_s / taken_s))
+        light = np.where(times.collectives, reached, np.nan_to_num(np.minimum(1.0, fused_s / taken_s)))
+    known = ~times.unbounded | times.collectives
+    slow = limited = times.limited_by
+    far = REGIMES.index(Regime.KERNELS)
+    short = far if times.on_cpu else REGIMES.index(Regime.LATENCY)
+    slow = np.where(reached >= NEAR, limited, np.where(taken_s < SHORT_S, short, far))
+    yield Pieces.of_calls(Cause.LIGHT, own_s * light * known, limited, seen)
+    yield Pieces.of_calls(Cause.FUSION, own_s * (reached - light) * known, None, seen)
+    rest_s = own_s * (1 - reached) * known
+    yield Pieces.of_calls(Cause.SLOW_KERNELS, rest_s * ~times.collectives, slow, seen)
+    yield Pieces.of_calls(Cause.COMMUNICATION, rest_s * times.collectives, None, seen)
+    yield Pieces.of_calls(Cause.UNBOUNDED, own_s * ~known, limited, seen)
+
+
+def of_a_device(times: Times) -> Iterator[Pieces]:
+    """A measured step on a GPU: its work, and why it was idle."""
+    measurement, timeline = times.analysis.measurement, times.timeline
+    assert measurement is not None
+    seen = len(measurement.wall_samples_s)
+    own_s = times.own_s
+    yield from work(times, own_s, np.maximum(times.seconds, own_s), seen)
+    if timeline is None:
+        late_s = min(times.late_s, max(0.0, times.step_s - float(own_s.sum())))
+        yield Pieces.waited(Cause.LAUNCHES, late_s, seen)
+        return
+    for each in timeline.waits:
+        yield Pieces.waited(each.cause, each.seconds, each.seen, each.where)
+    waited_s = sum(each.seconds for each in timeline.waits)
+    yield Pieces.waited(Cause.NO_OP, times.step_s - waited_s - float(own_s.sum()), seen)
+
+
+def of_a_prediction(times: Times) -> Iterator[Pieces]:
+    """A predicted step: its work as the queue runs it, and the host for which the device waits."""
+    own_s = times.seconds.copy()
+    if times.exposed_s is not None and (sent_s := float(own_s[times.collectives].sum())):
+        own_s[times.collectives] *= min(1.0, times.exposed_s / sent_s)
+    yield Pieces.of_calls(Cause.COPIES, own_s * times.crosses, None, 1)
+    yield from work(times, own_s * ~times.crosses, times.seconds, 1)
+    idle_s = max(0.0, times.step_s - float(own_s.sum()))
+    late_s, synced_s = min(idle_s, times.late_s), times.synced_s
+    yield Pieces.waited(Cause.SYNC, min(late_s, synced_s), 1)
+    yield Pieces.waited(Cause.LAUNCHES, max(0.0, late_s - synced_s), 1)
+    yield Pieces.waited(Cause.PYTHON, idle_s - late_s, 1)  # ops on the host's tensors
+
+
+# -- a thread that is host and device
+
+
+def of_a_thread(times: Times) -> Iterator[Pieces]:
+    """A measured step on a CPU: work above the dispatch floor, launches, and what the thread did between ops."""
+    measurement = times.analysis.measurement
+    assert measurement is not None
+    seen, took_s, bound_s = len(measurement.wall_samples_s), times.own_s, times.bound_s
+    # a call far above its bound is as small as its dispatch if that, or its work, is little
+    small = ((took_s < _SMALL * times.floor_s) | (bound_s < _LITTLE_S)) & (bound_s < _FAR * took_s)
+    own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s, 0.0))
+    yield from work(times, own_s, np.where(small, own_s, took_s), seen)
+    yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s, None, seen)
+    yield from _between_ops(times, float(own_s[times.collectives].sum()), seen)
+    yield Pieces.waited(Cause.OTHER_PROGRAMS, times.held_up_s, seen)
+
+
+def _between_ops(times: Times, exchanged_s: float, seen: int) -> Iterator[Pieces]:
+    """What the thread did in gaps between ops: waited in a library, slept, or ran the program's own lines."""
+    waits = []
+    for cause, within in _OF_LIBRARY:
+        seconds, asleep_s, line = times.in_library(*within)
+        if cause is Cause.COMMUNICATION:
+            seconds = max(0.0, seconds - exchanged_s)
+        waits.append((cause, seconds, min(asleep_s, seconds), line))
+    waited_s = sum(each[1] for each in waits)
+    gaps_s = times.long_gaps_s if times.measured else waited_s
+    share = min(1.0, gaps_s / waited_s) if waited_s else 1.0
+    for cause, seconds, _, line in waits:
+        yield Pieces.waited(cause, seconds * share, seen, place_of(line))
+    rest_s = max(0.0, gaps_s - waited_s)
+    own = [line for line in times.lines if line.within not in (within for _, each in _OF_LIBRARY for within in each)]
+    asleep_s = min(rest_s, max(0.0, times.asleep_s - sum(each[2] for each in waits)))
+    yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place_of(max(own, key=lambda each: each.asleep_s, default=None)))
+    named = next((line for line in own if not line.within), None)
+    yield Pieces.waited(Cause.PYTHON, rest_s - asleep_s, seen, place_of(named))
+
+
+def place_of(line: HostLine | None) -> Place | None:
+    """Where a sampled line is; None where nothing is known."""
+    if line is None or not line.where:
+        return None
+    file, _, number = line.where.rpartition(":")
+    return Place(file=file, line=int(number), function=line.function)
