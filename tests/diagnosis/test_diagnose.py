@@ -390,7 +390,7 @@ def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None
     with rl.record(model) as recording:
         model(q)
     session = rl.load(recording.session.save(tmp_path / "a.session"))
-    line = f"test_diagnose.py:{Attends.forward.__code__.co_firstlineno}"
+    line = f"tests/diagnosis/test_diagnose.py:{Attends.forward.__code__.co_firstlineno}"
     assert dict(session.class_lines) == {"Attends": line}
     report = in_brief(report_of(analysis := timed(session), found=diagnose(analysis)), "a.session")
     assert report.brief.conclusion.startswith("First: attention written out")

@@ -57,7 +57,7 @@ def test_printed_it_is_the_main_part_as_plain_text():
     text = str(rl.analyze(session(), H100, target="a\x1b[31m step"))
     lines = text.splitlines()
     assert lines[0] == rf"Speed of light: a\x1b[31m step on {H100}"
-    assert [line.split("  ")[1] for line in lines[7:11]] == ["device", "roofs", "operations", "matrix FLOPs"]
+    assert [line.split("  ")[1] for line in lines[8:12]] == ["device", "roofs", "operations", "matrix FLOPs"]
     assert "  operations     2 calls of 1 distinct signature" in lines
     assert "The step took 5.60 ms" in lines[2]
 

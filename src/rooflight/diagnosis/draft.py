@@ -59,17 +59,20 @@ class Draft:
     causes: tuple[Cause, ...] = ()
 
     def within(self, account: Account) -> Draft:
-        """The same, of which no more is lost than the account has, and no more gained than is lost."""
+        """The same, of which no more is lost than the account has, and no more gained than is lost; its interval is as
+        much wider as that of the account's rows.
+        """
         held_s = account.seconds(calls=self.calls)
         held_s += account.seconds(*self.causes, calls=_IN_NONE) if len(self.calls) else account.seconds(*self.causes)
         lost_s = min(self.lost_s, held_s)
         gain_s = min(self.gain_s, lost_s)
+        low, high = account.spread if account.source == "measured" else (1.0, 1.0)
         return replace(
             self,
             lost_s=lost_s,
             gain_s=gain_s,
-            low_s=min(self.low_s, gain_s),
-            high_s=max(self.high_s, gain_s),
+            low_s=min(self.low_s * low, gain_s),
+            high_s=min(max(self.high_s * high, gain_s), account.wall_s),
         )
 
 
@@ -91,18 +94,6 @@ class Facts:
         of = self.of
         return sum(of.gain(float(of.seconds[call]) * share, float(of.host_s[call]) * share) for call, share in shares)
 
-    def regime_of(self, calls: Int64) -> Regime:
-        """What most of the time of calls goes to."""
-        of = self.of
-        overhead_s = float(of.overhead_s[calls].sum())
-        work_s = float(np.maximum(of.seconds[calls] - of.floor_s, 0.0).sum()) if of.on_cpu else of.device_total_s
-        if not of.on_cpu:
-            overhead_s = of.late_s
-        if overhead_s > work_s:
-            return Regime.OVERHEAD
-        in_products = float(of.seconds[calls][of.products[calls]].sum())
-        return Regime.COMPUTE if 2 * in_products > float(of.seconds[calls].sum()) else Regime.MEMORY
-
     def draft(
         self, remedy: Remedy, calls: Iterable[int], evidence: str, *, gain_s: float | None = None,
         regime: Regime | None = None, low: float = _LOW, high: float = _HIGH, beside: Int64 = NO_CALLS,
@@ -119,13 +110,13 @@ class Facts:
         if gain >= LEAST * self.of.whole_s > 0:
             yield Draft(
                 remedy=remedy,
-                regime=regime or self.regime_of(these),
+                regime=regime or self.of.analysis.account.regime_of(these),
                 evidence=evidence,
                 lost_s=max(lost_s, gain),
                 gain_s=gain,
                 low_s=low * gain,
                 high_s=min(high * gain, self.of.step_s),
-                calls=np.union1d(these, beside),
+                calls=np.union1d(these, beside) if len(beside) else these,
                 causes=causes,
             )
 

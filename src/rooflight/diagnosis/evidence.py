@@ -15,7 +15,6 @@ from rooflight.records.session import Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.account.times import Times
-from rooflight.roofline.bound import Limiter
 from rooflight.roofline.distinct import distinct
 from rooflight.roofline.groups import plain_name
 from rooflight.roofline.host import SYNCS
@@ -64,11 +63,6 @@ class Evidence(Times):
         """Calls that multiply matrices."""
         costs = self.analysis.costs
         return self.where_op(not isinstance(cost, Uncosted) and cost.matrix_flops > 0 for cost in costs)
-
-    @cached_property
-    def limiters(self) -> Sequence[Limiter | None]:
-        """By signature what limits its bound."""
-        return [bound.limiter if bound else None for bound in self.analysis.bounds]
 
     @cached_property
     def syncs(self) -> Flags:

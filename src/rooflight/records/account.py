@@ -87,6 +87,12 @@ WORDS: Final[Mapping[Cause, str]] = {
 }
 """Causes as a table names them."""
 
+IDLE: Final = (
+    *(Cause.LAUNCHES, Cause.PYTHON, Cause.ALLOCATOR, Cause.LOADER, Cause.SYNC, Cause.COPIES, Cause.RANK),
+    *(Cause.ASLEEP, Cause.PROFILER, Cause.UNKNOWN),
+)
+"""Causes for which a GPU has no work."""
+
 REGIME_OF: Final[Mapping[Cause, Regime]] = {
     Cause.FUSION: Regime.MEMORY,
     **dict.fromkeys((Cause.LAUNCHES, Cause.PYTHON, Cause.COMPILING, Cause.ALLOCATOR), Regime.OVERHEAD),

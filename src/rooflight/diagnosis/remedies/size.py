@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-import numpy as np
-
 from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import percent
@@ -24,18 +22,17 @@ def batch(facts: Facts) -> Iterable[Draft]:
     """Steps of which most is overhead. A bigger batch makes no step shorter: it has more samples in the same time, so
     that it promises no seconds, and comes after all that does.
     """
-    of = facts.of
-    in_ops_s = float(np.minimum(of.seconds, of.floor_s).sum())
-    overhead_s = min(of.step_s, of.gain(in_ops_s, of.host_total_s) if of.on_cpu else of.late_s)
-    if overhead_s < 0.5 * of.step_s or not of.step_s:
+    account = facts.of.analysis.account
+    overhead_s = account.seconds(Cause.LAUNCHES)
+    if overhead_s < 0.5 * account.wall_s or not account.wall_s:
         return
-    share = overhead_s / of.step_s
+    share = overhead_s / account.wall_s
     text = (
         f"dispatch and launches take {percent(share)} of the step, whatever the batch: twice the batch would take "
         f"about {2 - share:.2g} times as long, {2 / (2 - share):.2g} times the samples a second"
     )
     yield Draft(remedy=BATCH, regime=Regime.OVERHEAD, evidence=text, lost_s=overhead_s,
-                gain_s=0.0, low_s=0.0, high_s=0.0, calls=NO_CALLS, causes=(Cause.LAUNCHES, Cause.PYTHON))  # fmt: skip
+                gain_s=0.0, low_s=0.0, high_s=0.0, calls=NO_CALLS, causes=(Cause.LAUNCHES,))  # fmt: skip
 
 
 RULES: Final = (batch,)

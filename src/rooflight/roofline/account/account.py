@@ -15,7 +15,7 @@ import numpy as np
 from rooflight.records.account import CAUSES, REGIME_OF, REGIMES, Cause, Place, Regime, Row
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
-from rooflight.records.session import Flags, Int64
+from rooflight.records.session import Flags, Int8, Int32, Int64
 
 NOWHERE: Final = -1
 _MOST_PLACES: Final = 3
@@ -45,46 +45,58 @@ class Pieces:
     """
 
     seconds: Float64
-    cause: Int64
-    regime: Int64
-    call: Int64
-    place: Int64
-    seen: Int64
+    cause: Int8
+    regime: Int8
+    call: Int32
+    place: Int32
+    seen: Int32
     places: tuple[Place, ...] = ()
 
     @classmethod
-    def of_calls(cls, cause: Cause, seconds: Float64, regime: Int64 | None, seen: int) -> Pieces:
-        """A piece for each call that has seconds."""
+    def of_calls(cls, cause: Cause, seconds: Float64, regime: Int8 | None, seen: int) -> Pieces:
+        """A piece for each call that has seconds; ``regime`` [calls], that of the cause if None."""
         calls = np.flatnonzero(seconds > 0)
-        one = np.ones(len(calls), dtype=np.int64)
-        own = one * REGIMES.index(REGIME_OF[cause]) if regime is None else regime[calls]
-        return cls(seconds=np.asarray(seconds[calls], dtype=np.float64), cause=one * CAUSES.index(cause), regime=own,
-                   call=calls, place=one * NOWHERE, seen=one * seen)  # fmt: skip
+        own = REGIMES.index(REGIME_OF[cause]) if regime is None else regime[calls]
+        return cls._made(np.asarray(seconds[calls], dtype=np.float64), cause, own, calls, NOWHERE, seen)
 
     @classmethod
     def waited(
         cls, cause: Cause, seconds: float, seen: int, place: Place | None = None, regime: Regime | None = None
     ) -> Pieces:
         """One piece in no call; none of no time."""
-        some = seconds > 0
-        one = np.ones(int(some), dtype=np.int64)
-        return cls(seconds=np.full(len(one), seconds, dtype=np.float64), cause=one * CAUSES.index(cause),
-                   regime=one * REGIMES.index(regime or REGIME_OF[cause]), call=one * NOWHERE,
-                   place=one * (NOWHERE if place is None else 0), seen=one * seen,
-                   places=() if place is None else (place,))  # fmt: skip
+        some = np.full(int(seconds > 0), seconds, dtype=np.float64)
+        own, where = REGIMES.index(regime or REGIME_OF[cause]), NOWHERE if place is None else 0
+        return cls._made(some, cause, own, NOWHERE, where, seen, () if place is None else (place,))
+
+    @classmethod
+    def _made(
+        cls, seconds: Float64, cause: Cause, regime: Int8 | int, call: Int64 | int, place: int, seen: int,
+        places: tuple[Place, ...] = (),
+    ) -> Pieces:  # fmt: skip
+        one = len(seconds)
+        return cls(
+            seconds=seconds,
+            cause=np.full(one, CAUSES.index(cause), dtype=np.int8),
+            regime=np.full(one, regime, dtype=np.int8),
+            call=np.full(one, call, dtype=np.int32),
+            place=np.full(one, place, dtype=np.int32),
+            seen=np.full(one, seen, dtype=np.int32),
+            places=places,
+        )
 
     @classmethod
     def joined(cls, parts: Iterable[Pieces]) -> Pieces:
         """All pieces of several."""
-        parts = list(parts)
+        parts = [part for part in parts if len(part)] or [cls.waited(Cause.UNKNOWN, 0.0, 0)]
         places = tuple(dict.fromkeys(place for part in parts for place in part.places))
         number = {place: at for at, place in enumerate(places)}
-        own = [np.array([*(number[place] for place in part.places), NOWHERE])[part.place] for part in parts]
+        own = [np.array([*(number[each] for each in part.places), NOWHERE], dtype=np.int32) for part in parts]
         columns: dict[str, Any] = {
-            name: np.concatenate([np.empty(0), *(getattr(part, name) for part in parts)]).astype(kind)
-            for name, kind in (("seconds", float), *dict.fromkeys(("cause", "regime", "call", "seen"), int).items())
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in ("seconds", "cause", "regime", "call", "seen")
         }
-        return cls(**columns, place=np.concatenate([np.empty(0), *own]).astype(np.int64), places=places)
+        place = np.concatenate([numbers[part.place] for numbers, part in zip(own, parts, strict=True)])
+        return cls(**columns, place=place, places=places)
 
     def scaled(self, factor: float) -> Pieces:
         """The same pieces, each so many times as long."""
@@ -171,6 +183,12 @@ class Account:
         """The sum of the pieces of these causes, of all if none is given; of such calls alone, and of such a regime."""
         return float(self.pieces.seconds[self._chosen(causes, calls, regime)].sum())
 
+    def regime_of(self, calls: Int64) -> Regime:
+        """The regime of most of the time of some calls."""
+        mine = self._chosen((), calls, None)
+        sums = np.bincount(self.pieces.regime[mine], self.pieces.seconds[mine], len(REGIMES))
+        return REGIMES[int(np.argmax(sums))]
+
     def causes_of(self, calls: Int64) -> tuple[Cause, ...]:
         """The causes of the pieces of some calls, what takes most first."""
         mine = self._chosen((), calls, None)
@@ -183,14 +201,17 @@ class Account:
         if causes:
             chosen &= np.isin(pieces.cause, [CAUSES.index(cause) for cause in causes])
         if calls is not None:
-            chosen &= np.isin(pieces.call, calls)
+            last = max(int(pieces.call.max(initial=0)), int(calls.max(initial=0)))
+            inside = np.zeros(last + 2, dtype=np.bool_)  # the last is that of no call
+            inside[calls] = True
+            chosen &= inside[pieces.call]
         return chosen & (pieces.regime == REGIMES.index(regime)) if regime is not None else chosen
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The sums by cause and regime, the longest first."""
         pieces, low, high = self.pieces, *self.spread
-        kinds = pieces.cause * len(REGIMES) + pieces.regime
+        kinds = pieces.cause.astype(np.int16) * len(REGIMES) + pieces.regime
         found = []
         for kind in np.unique(kinds).tolist():
             mine = np.flatnonzero(kinds == kind)
@@ -228,7 +249,7 @@ class Account:
         if key not in _KEYS:
             raise ValueError(f'no account by "{key}": use one of {", ".join(_KEYS)}')
         pieces, causes = self.pieces, [cause.value for cause in CAUSES]
-        names, group = causes, pieces.cause
+        names, group = causes, pieces.cause.astype(np.int64)
         if key == "line":
             names = [*causes, *map(str, pieces.places)]
             group = np.where(pieces.place == NOWHERE, group, pieces.place + len(causes))
@@ -236,7 +257,6 @@ class Account:
             of_call, called = self._names_of(key)
             names = [*causes, *called]
             known = pieces.call != NOWHERE
-            group = group.copy()
             group[known] = of_call[pieces.call[known]] + len(causes)
         sums = np.bincount(group * len(REGIMES) + pieces.regime, pieces.seconds, len(names) * len(REGIMES))
         found: dict[str, dict[Regime, float]] = {}

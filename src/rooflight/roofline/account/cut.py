@@ -16,9 +16,10 @@ from rooflight.records.timeline import HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
 from rooflight.roofline.account.times import Times
 
-NEAR: Final = 0.01
-"""A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. Gathers,
-and writes to pages that are new to the program, reach a few percent of a CPU's bandwidth."""
+NEAR: Final = {"cpu": 0.01, "cuda": 0.5}
+"""A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. GPU
+libraries mostly reach more than half. Gathers, and writes to pages that are new to the program, reach a few percent of
+a CPU's bandwidth."""
 SHORT_S: Final = 20e-6
 _SMALL: Final = 8.0  # times the dispatch floor
 _LITTLE_S: Final = 2e-6
@@ -82,10 +83,11 @@ def work(times: Times, own_s: Float64, taken_s: Float64, seen: int) -> Iterator[
         reached = np.nan_to_num(np.minimum(1.0, bound_s / taken_s))
         light = np.where(times.collectives, reached, np.nan_to_num(np.minimum(1.0, fused_s / taken_s)))
     known = ~times.unbounded | times.collectives
-    slow = limited = times.limited_by
+    limited = times.limited_by
     far = REGIMES.index(Regime.KERNELS)
     short = far if times.on_cpu else REGIMES.index(Regime.LATENCY)
-    slow = np.where(reached >= NEAR, limited, np.where(taken_s < SHORT_S, short, far))
+    near = reached >= NEAR.get(times.analysis.device.kind, NEAR["cuda"])
+    slow = np.where(near, limited, np.where(taken_s < SHORT_S, short, far)).astype(np.int8)
     yield Pieces.of_calls(Cause.LIGHT, own_s * light * known, limited, seen)
     yield Pieces.of_calls(Cause.FUSION, own_s * (reached - light) * known, None, seen)
     rest_s = own_s * (1 - reached) * known

@@ -18,7 +18,7 @@ from rooflight.costs.registry import traits_of
 from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.account import REGIMES, Regime
 from rooflight.records.measurement import Float64
-from rooflight.records.session import Flags, Int64
+from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.signature import ON_HOST
 from rooflight.records.timeline import Between, HostLine, Idle, IdleCause, Timeline, Within
 from rooflight.roofline.bound import Bound, Limiter
@@ -261,10 +261,10 @@ class Times:
     # -- what the host does -------------------------------------------------------------------------------------------
 
     @cached_property
-    def limited_by(self) -> Int64:
+    def limited_by(self) -> Int8:
         """The regime of each call's bound, by its place in ``REGIMES``; where no roof is known, by FLOPs per byte."""
         of_signature = [_limited_by(*each) for each in zip(self.analysis.bounds, self.analysis.costs, strict=True)]
-        return np.array([REGIMES.index(regime) for regime in of_signature], dtype=np.int64)[self.signature]
+        return np.array([REGIMES.index(regime) for regime in of_signature], dtype=np.int8)[self.signature]
 
     @cached_property
     def timeline(self) -> Timeline | None:

@@ -10,6 +10,7 @@ import numpy as np
 from rooflight.costs.cost import Uncosted
 from rooflight.hardware.devices.spec import clock_text
 from rooflight.hardware.devices.what_if import without_effect
+from rooflight.records.account import IDLE, WORDS
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
@@ -28,7 +29,7 @@ from rooflight.roofline.tables.findings import answer, findings_facts, findings_
 from rooflight.roofline.tables.notes import analysis_notes
 from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
-from rooflight.roofline.tables.timeline import idle_sentence, launch_facts
+from rooflight.roofline.tables.timeline import launch_facts
 
 _REST: Final = 1e-9  # what is left of a difference that should be 0
 
@@ -266,6 +267,7 @@ def _roofs(analysis: Accounted) -> str:
     return ", ".join(parts)
 
 
+_MUCH_IDLE: Final = 0.1  # of a step: so much idle time is in the conclusion
 _MUCH: Final = 0.01  # of the device's work: so much without a bound is said
 _NO_WORK_S: Final = 1e-9  # a bound below this is compared with no time
 _WHERE: Final = {
@@ -344,7 +346,18 @@ def _limit(analysis: Accounted) -> str:
 
 
 def _idle_sentence(analysis: Accounted) -> str:
-    return idle_sentence(analysis.timeline, analysis.measured_on) if analysis.timeline is not None else ""
+    """How much of a step the device that was followed was idle, and mostly why; empty where little."""
+    if analysis.timeline is None:
+        return ""
+    there = analysis.there or analysis
+    account = there.account
+    waits = {cause: account.seconds(cause) for cause in IDLE}
+    idle_s, cause = sum(waits.values()), max(waits, key=lambda each: waits[each])
+    if idle_s < _MUCH_IDLE * account.wall_s or not idle_s:
+        return ""
+    device, why = analysis.measured_on or "The device", WORDS[cause].partition(":")[0]
+    longest = f"{percent(waits[cause] / account.wall_s)} ({Quantity(waits[cause], 's')})"
+    return f" {device} was idle for {percent(idle_s / account.wall_s)} of a step, {longest} of it: {why}."
 
 
 def _without_bound(analysis: Accounted) -> str:

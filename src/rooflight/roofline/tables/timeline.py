@@ -14,24 +14,19 @@ from rooflight.records.report import Cell, Table, share, table
 from rooflight.records.timeline import Idle, IdleCause, Launches, NamedWork, Timeline
 from rooflight.roofline.groups import plain_name
 
-_MUCH_IDLE: Final = 0.1  # of the wall time: so much idle time is in the conclusion
 _FEW_STEPS: Final = 20
-_CAUSES: Final[Mapping[IdleCause, tuple[str, str]]] = {
-    IdleCause.HOST: ("host late to launch", "the host was late to launch"),
-    IdleCause.SYNC: ("host waited for the device", "the host had waited for the device"),
-    IdleCause.PAGEABLE_COPY: ("copy from pageable memory", "the host copied from pageable memory"),
-    IdleCause.DATA_LOADER: ("data loader", "the host waited for the data loader"),
-    IdleCause.RANK: ("waiting for a rank", "the host waited for another rank"),
-    IdleCause.DRIVER: (
-        "driver: allocation, loading kernels",
-        "the host was in the driver, which allocated memory or loaded kernels",
-    ),
-    IdleCause.PROFILER: ("the profiler", "the profiler worked"),
-    IdleCause.LAUNCH: ("launched late, not begun", "work launched late had not begun"),
-    IdleCause.QUEUED: ("queued before, not begun", "the device turned to the next piece of queued work"),
-    IdleCause.UNKNOWN: ("unknown: no launch in the trace", "launches before the trace are unknown"),
+_CAUSES: Final[Mapping[IdleCause, str]] = {
+    IdleCause.HOST: "host late to launch",
+    IdleCause.SYNC: "host waited for the device",
+    IdleCause.PAGEABLE_COPY: "copy from pageable memory",
+    IdleCause.DATA_LOADER: "data loader",
+    IdleCause.RANK: "waiting for a rank",
+    IdleCause.DRIVER: "driver: allocation, loading kernels",
+    IdleCause.PROFILER: "the profiler",
+    IdleCause.LAUNCH: "launched late, not begun",
+    IdleCause.QUEUED: "queued before, not begun",
+    IdleCause.UNKNOWN: "unknown: no launch in the trace",
 }
-"""A cause of idle time in words, and as the end of "because"."""
 
 
 class UnattributedWork(Fields, frozen=True, kw_only=True):
@@ -89,7 +84,7 @@ def _idle_table(found: Timeline) -> Table:
         "idle",
         "Why the device was idle",
         found.idle_details,
-        ("cause", "", lambda detail: _CAUSES[detail.cause][0]),
+        ("cause", "", lambda detail: _CAUSES[detail.cause]),
         ("time", "s", lambda detail: detail.seconds),
         ("share", "%", lambda detail: share(detail.seconds, found.wall_s)),
         ("times", "", lambda detail: detail.count),
@@ -207,19 +202,6 @@ def _unattributed_tables(found: Timeline, rest: UnattributedWork, top: int) -> I
         )
 
 
-def idle_sentence(found: Timeline, device: str) -> str:
-    """For the conclusion: how much of the time the device was idle, and mostly why; empty where little."""
-    if not found.wall_s or found.idle is None or found.idle_s < _MUCH_IDLE * found.wall_s:
-        return ""
-    cause, seconds = _longest(found.idle)
-    if not seconds:
-        return ""
-    return (
-        f" {device or 'The device'} was idle for {percent(found.idle_s / found.wall_s)} of the trace; for "
-        f"{percent(seconds / found.wall_s)} ({Quantity(seconds, 's')}) because {_CAUSES[cause][1]}."
-    )
-
-
 def launch_facts(found: Launches) -> Iterable[tuple[str, Cell]]:
     """What the head of the report shows of kernels and their launches."""
     if found.kernels:
@@ -258,7 +240,7 @@ def _main_cause(idle: Idle | None) -> str | None:
     if idle is None:
         return None
     cause, seconds = _longest(idle)
-    return f"{_CAUSES[cause][0]}, {Quantity(seconds, 's')}" if seconds else None
+    return f"{_CAUSES[cause]}, {Quantity(seconds, 's')}" if seconds else None
 
 
 def _short(name: str, letters: int = 72) -> str:

@@ -17,9 +17,18 @@ def is_users(file: str) -> bool:
     return not (file.startswith(_LIBRARIES) or "/site-packages/" in file)
 
 
+def shown(file: str) -> str:
+    """A file as reports name it: relative to the working folder, by its name where it lies elsewhere."""
+    try:
+        here = f"{Path.cwd()}/"
+    except OSError:  # the folder is gone
+        return file.rpartition("/")[2]
+    return file.removeprefix(here) if file.startswith(here) else file.rpartition("/")[2]
+
+
 def line_of(module_class: type) -> str:
     """``train.py:52``, where the forward pass of a user's own class of modules begins; empty for a library's."""
     code = getattr(module_class.__dict__.get("forward"), "__code__", None)
     if code is None or not is_users(code.co_filename):
         return ""
-    return f"{code.co_filename.rpartition('/')[2]}:{code.co_firstlineno}"
+    return f"{shown(code.co_filename)}:{code.co_firstlineno}"

@@ -14,7 +14,7 @@ from weakref import ref
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.own_code import is_users, shown
 from rooflight.sources.capture.run.steps import Steps
 
 
@@ -74,7 +74,7 @@ def calling_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+            return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from rooflight.records.timeline import Compilation
+from rooflight.sources.capture.own_code import shown
 
 _LETTERS: Final = 160
 _LIMIT: Final = "recompile limit"
@@ -21,7 +21,7 @@ def compilations() -> tuple[Compilation, ...]:
     found: dict[tuple[str, str], list[str]] = {}
     for each in utils.get_compilation_metrics():
         if each.co_name is not None:
-            place = f"{Path(each.co_filename or '').name}:{each.co_firstlineno}"
+            place = f"{shown(each.co_filename or '')}:{each.co_firstlineno}"
             found.setdefault((each.co_name, place), []).append(_first_line(each.recompile_reason))
     compiled = [
         Compilation(function=name, where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)

@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.own_code import is_users, shown
 
 INTERVAL_S: Final = 1e-3
 LEAST_S: Final = 0.1
@@ -71,7 +71,7 @@ class HostLines:
         """Where the thread was longest, of one of so many steps."""
         found = [
             HostLine(
-                where="" if code is None else f"{Path(code.co_filename).name}:{line}",
+                where="" if code is None else f"{shown(code.co_filename)}:{line}",
                 function="" if code is None else code.co_qualname,
                 within=within,
                 seconds=seconds / steps,

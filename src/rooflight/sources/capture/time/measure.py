@@ -60,6 +60,7 @@ MIN_JOINED = 0.9
 wrong."""
 PATIENCE_S: Final = 30.0
 """How long a rank waits for the others to say how long their step took: collectives have just kept them together."""
+_MOST_WARM_UPS: Final = 8
 _CHEAP_S: Final = 2.0  # if all steps took at most this together, they are timed once more on a busy machine
 
 
@@ -81,11 +82,11 @@ def measure(
     alone, ``measure(step)``, it is run once, then recorded, then measured.
 
     The step runs once more under a recording, to find whether it is the one that ``session`` recorded. In ``warmup``
-    more runs (more of short steps) a sampler looks where the host's thread is. Then whole steps are timed with nothing
-    else running (at least 3, at most ``max_runs``, about ``max_seconds`` in all), then ``profiled`` steps run under
-    Kineto, without shapes or stacks and without a sync inside the step: they give the start and the time of each op. On
-    CUDA these are those of the kernels, and the device is synchronised before and after each whole step. Errors of
-    ``step`` are not caught.
+    more runs (more of short steps) a sampler looks where the host's thread is, and more follow until nothing compiles.
+    Then whole steps are timed with nothing else running (at least 3, at most ``max_runs``, about ``max_seconds`` in
+    all), then ``profiled`` steps run under Kineto, without shapes or stacks and without a sync inside the step: they
+    give the start and the time of each op. On CUDA these are those of the kernels, and the device is synchronised
+    before and after each whole step. Errors of ``step`` are not caught.
 
     The share of the CPU that other programs took while whole steps were timed is kept with the times. If it was too
     large, short steps are timed once more. A MeasurementWarning is issued if the step is not the recorded one; its time
@@ -107,6 +108,8 @@ def measure(
     same = same_calls(session, _recorded(step))
     say("warming up")
     lines, warm_s = host_lines(step, max(1, warmup), again=not together)
+    if not together:
+        _warm_up(step)
     _synchronize(on_cuda)
 
     def timed() -> Measurement:
@@ -140,6 +143,21 @@ def measure(
     if not measurement.of_the_session:
         warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=2)
     return replace(session, environment=_as_timed(session)).with_measurement(measurement)
+
+
+def _warm_up(step: Callable[[], Any]) -> None:
+    """Run a step on until nothing compiles in it any more; not forever, since some compile in each."""
+    for _ in range(_MOST_WARM_UPS):
+        before = _times_compiled()
+        if not before:
+            return
+        step()
+        if _times_compiled() == before:
+            return
+
+
+def _times_compiled() -> int:
+    return sum(each.times for each in compilations())
 
 
 def _time_steps(
