@@ -271,7 +271,7 @@ def test_a_training_step_says_its_samples_or_tokens_a_second() -> None:
 def test_what_a_rank_waits_for_another_is_a_row_of_its_own() -> None:
     session = session_of([Call(op=ODD)], times=[[10.0]], walls=[10.0])
     account = analyze(session, device()).account
-    pieces = Pieces.joined([account.pieces, Pieces.waited(Cause.COMMUNICATION, 4.0, 1)])
+    pieces = (*account.pieces, Pieces.waited(Cause.COMMUNICATION, 4.0, 1))
     whole = Account(pieces, np.array([14.0]), "measured", lambda _: (np.zeros(1, dtype=np.int64), ["all"]))
     assert whole.waiting_for_ranks(3.0).by("cause") == {"unbounded_kernels": 10, "rank": 3, "communication": 1}
     assert whole.waiting_for_ranks(9.0).by("cause") == {"unbounded_kernels": 10, "rank": 4}

@@ -13,7 +13,7 @@ from rooflight.diagnosis.hot_spots import hot_spots
 from rooflight.diagnosis.remedies import RULES
 from rooflight.diagnosis.unworthy import not_worth_it
 from rooflight.diagnosis.values import MOST_CALLS, Values
-from rooflight.records.account import Place
+from rooflight.records.account import Cause, Place
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.account.account import Account
 from rooflight.roofline.account.accounted import Accounted
@@ -84,9 +84,17 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             predicted_gain_high_s=max(draft.high_s, draft.gain_s),
             after_others_s=after_s,
             verify=draft.remedy.verify,
-            causes=tuple(dict.fromkeys((*analysis.account.causes_of(draft.calls), *draft.causes))),
+            causes=tuple(
+                dict.fromkeys((*(cause for cause, _ in analysis.account.of_calls(draft.calls)), *draft.causes))
+            ),
             where=_where(facts, draft),
         )
+
+
+def _causes(facts: Facts, draft: Draft) -> tuple[Cause, ...]:
+    """Of the pieces of its calls, and those it may spare in no call."""
+    of_calls = facts.of.analysis.account.of_calls(draft.calls) if len(draft.calls) else {}
+    return tuple(dict.fromkeys((*(cause for cause, _ in of_calls), *draft.causes)))
 
 
 def _where(facts: Facts, draft: Draft) -> tuple[Place, ...]:

@@ -13,7 +13,7 @@ from rooflight.diagnosis.touched import numbers
 from rooflight.diagnosis.values import Values
 from rooflight.records.account import REGIME_OF, Cause, Regime
 from rooflight.records.session import Int64
-from rooflight.roofline.account.account import NOWHERE, Account
+from rooflight.roofline.account.account import Account
 from rooflight.roofline.distinct import distinct
 
 _LOW, _HIGH = 0.5, 1.9
@@ -24,7 +24,6 @@ LEAST: Final = 0.03
 
 
 NO_CALLS: Final[Int64] = np.empty(0, dtype=np.int64)
-_IN_NONE: Final[Int64] = np.array([NOWHERE])
 BESIDE_CALLS: Final = (Cause.LAUNCHES, Cause.PYTHON, Cause.SYNC, Cause.OTHER_PROGRAMS)
 """Of these causes a call may spare pieces that are in no call: launches for which a device waits, Python between."""
 
@@ -62,8 +61,9 @@ class Draft:
         """The same, of which no more is lost than the account has, and no more gained than is lost; its interval is as
         much wider as that of the account's rows.
         """
-        held_s = account.seconds(calls=self.calls)
-        held_s += account.seconds(*self.causes, calls=_IN_NONE) if len(self.calls) else account.seconds(*self.causes)
+        in_calls = account.of_calls(self.calls) if len(self.calls) else {}
+        held_s = sum(in_calls.values())
+        held_s += account.outside(*self.causes) if len(self.calls) else account.seconds(*self.causes)
         lost_s = min(self.lost_s, held_s)
         gain_s = min(self.gain_s, lost_s)
         low, high = account.spread if account.source == "measured" else (1.0, 1.0)
@@ -110,7 +110,7 @@ class Facts:
         if gain >= LEAST * self.of.whole_s > 0:
             yield Draft(
                 remedy=remedy,
-                regime=regime or self.of.analysis.account.regime_of(these),
+                regime=regime or _regime_of(self.of.analysis.account, these),
                 evidence=evidence,
                 lost_s=max(lost_s, gain),
                 gain_s=gain,
@@ -128,3 +128,10 @@ class Facts:
             high_s = min(max(lost_s, 1.7 * gain_s), self.of.whole_s)
             yield Draft(remedy=remedy, regime=REGIME_OF[causes[0]], evidence=evidence, lost_s=lost_s, gain_s=gain_s,
                         low_s=low * gain_s, high_s=max(gain_s, high_s), calls=NO_CALLS, causes=causes)  # fmt: skip
+
+
+def _regime_of(account: Account, calls: Int64) -> Regime:
+    """The regime of most of the time of some calls."""
+    sums = account.of_calls(calls)
+    regimes = {regime: sum(each for (_, its), each in sums.items() if its is regime) for _, regime in sums}
+    return max(regimes, key=lambda each: regimes[each], default=Regime.UNKNOWN)

@@ -8,9 +8,8 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts
-from rooflight.records.account import CAUSES, WORDS, Cause
+from rooflight.records.account import WORDS, Cause
 from rooflight.records.session import Int64
-from rooflight.roofline.account.account import NOWHERE
 from rooflight.roofline.findings import HotSpot
 from rooflight.roofline.groups import plain_name
 
@@ -39,21 +38,24 @@ def hot_spots(facts: Facts, drafts: Sequence[Draft]) -> tuple[HotSpot, ...]:
 
 def _ops(facts: Facts, drafts: Sequence[Draft]) -> Iterable[HotSpot]:
     of, account = facts.of, facts.of.analysis.account
-    pieces, calls = account.pieces, len(of.records)
-    lost = (pieces.call != NOWHERE) & np.isin(pieces.cause, [CAUSES.index(cause) for cause in _OF_OPS])
-    lost_s = np.bincount(pieces.call[lost], pieces.seconds[lost], calls)
-    lost_s[np.concatenate([np.empty(0, dtype=np.int64), *(draft.calls for draft in drafts)])] = 0.0
+    lost_s = np.zeros(len(of.records))
+    for each in account.pieces:
+        if each.cause in _OF_OPS:
+            lost_s[each.call] += each.seconds
+    for draft in drafts:
+        lost_s[draft.calls] = 0.0
     labels, names = of.names_of("op")
     sums = np.bincount(labels, lost_s, len(names))
     for at in np.flatnonzero(sums > LEAST * account.wall_s).tolist():
         mine = np.flatnonzero((labels == at) & (lost_s > 0))
+        causes = account.of_calls(mine)
         yield HotSpot(
             what=plain_name(names[at]),
             seconds=float(sums[at]),
             share=float(sums[at]) / account.wall_s,
-            needs_s=account.seconds(Cause.LIGHT, calls=mine),
+            needs_s=sum(seconds for (cause, _), seconds in causes.items() if cause is Cause.LIGHT),
             read_by=_readers(facts, mine),
-            causes=tuple(cause for cause in account.causes_of(mine) if cause in _OF_OPS),
+            causes=tuple(dict.fromkeys(cause for cause, _ in causes if cause in _OF_OPS)),
             where=of.where(mine),
         )
 

@@ -5,19 +5,20 @@ One iteration is cut into pieces once; each sum over pieces, by whatever key, is
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from rooflight.records.account import CAUSES, REGIME_OF, REGIMES, Cause, Place, Regime, Row
+from rooflight.records.account import REGIME_OF, REGIMES, Cause, Place, Regime, Row
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
-from rooflight.records.session import Flags, Int8, Int32, Int64
+from rooflight.records.session import Int8, Int32, Int64
 
-NOWHERE: Final = -1
+_NO_CALLS: Final[Int32] = np.empty(0, dtype=np.int32)
 _MOST_PLACES: Final = 3
 _RESAMPLED: Final = 400
 _FEW: Final = 5  # iterations: of fewer an interval says little, and is widened
@@ -39,25 +40,24 @@ class AccountFields(Fields, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
-    """Pieces of an iteration, in arrays: ``seconds``; ``cause`` and ``regime`` by their places in ``CAUSES`` and
-    ``REGIMES``; the ``call`` of the session that each belongs to, and its ``place`` among ``places``, ``NOWHERE``
-    (-1) where there is none; in how many iterations each was ``seen``.
+    """Pieces of an iteration of one cause: ``seconds``, their ``regime`` by its place in ``REGIMES``, and the ``call``
+    of the session that each belongs to; without calls, one piece at a ``place``. ``seen``: in how many iterations.
     """
 
+    cause: Cause
     seconds: Float64
-    cause: Int8
     regime: Int8
     call: Int32
-    place: Int32
-    seen: Int32
-    places: tuple[Place, ...] = ()
+    seen: int
+    place: Place | None = None
 
     @classmethod
     def of_calls(cls, cause: Cause, seconds: Float64, regime: Int8 | None, seen: int) -> Pieces:
         """A piece for each call that has seconds; ``regime`` [calls], that of the cause if None."""
-        calls = np.flatnonzero(seconds > 0)
-        own = REGIMES.index(REGIME_OF[cause]) if regime is None else regime[calls]
-        return cls._made(np.asarray(seconds[calls], dtype=np.float64), cause, own, calls, NOWHERE, seen)
+        calls = np.flatnonzero(seconds > 0).astype(np.int32)
+        of_cause = REGIMES.index(REGIME_OF.get(cause, Regime.UNKNOWN))
+        own = np.full(len(calls), of_cause, dtype=np.int8) if regime is None else regime[calls]
+        return cls(cause=cause, seconds=np.asarray(seconds[calls], dtype=np.float64), regime=own, call=calls, seen=seen)
 
     @classmethod
     def waited(
@@ -65,45 +65,17 @@ class Pieces:
     ) -> Pieces:
         """One piece in no call; none of no time."""
         some = np.full(int(seconds > 0), seconds, dtype=np.float64)
-        own, where = REGIMES.index(regime or REGIME_OF[cause]), NOWHERE if place is None else 0
-        return cls._made(some, cause, own, NOWHERE, where, seen, () if place is None else (place,))
+        own = np.full(len(some), REGIMES.index(regime or REGIME_OF[cause]), dtype=np.int8)
+        return cls(cause=cause, seconds=some, regime=own, call=_NO_CALLS, seen=seen, place=place)
 
-    @classmethod
-    def _made(
-        cls, seconds: Float64, cause: Cause, regime: Int8 | int, call: Int64 | int, place: int, seen: int,
-        places: tuple[Place, ...] = (),
-    ) -> Pieces:  # fmt: skip
-        one = len(seconds)
-        return cls(
-            seconds=seconds,
-            cause=np.full(one, CAUSES.index(cause), dtype=np.int8),
-            regime=np.full(one, regime, dtype=np.int8),
-            call=np.full(one, call, dtype=np.int32),
-            place=np.full(one, place, dtype=np.int32),
-            seen=np.full(one, seen, dtype=np.int32),
-            places=places,
-        )
-
-    @classmethod
-    def joined(cls, parts: Iterable[Pieces]) -> Pieces:
-        """All pieces of several."""
-        parts = [part for part in parts if len(part)] or [cls.waited(Cause.UNKNOWN, 0.0, 0)]
-        places = tuple(dict.fromkeys(place for part in parts for place in part.places))
-        number = {place: at for at, place in enumerate(places)}
-        own = [np.array([*(number[each] for each in part.places), NOWHERE], dtype=np.int32) for part in parts]
-        columns: dict[str, Any] = {
-            name: np.concatenate([getattr(part, name) for part in parts])
-            for name in ("seconds", "cause", "regime", "call", "seen")
-        }
-        place = np.concatenate([numbers[part.place] for numbers, part in zip(own, parts, strict=True)])
-        return cls(**columns, place=place, places=places)
+    @property
+    def total_s(self) -> float:
+        """Their sum."""
+        return float(self.seconds.sum())
 
     def scaled(self, factor: float) -> Pieces:
         """The same pieces, each so many times as long."""
         return replace(self, seconds=self.seconds * factor)
-
-    def __len__(self) -> int:
-        return len(self.seconds)
 
 
 class Account:
@@ -113,15 +85,16 @@ class Account:
 
     def __init__(
         self,
-        pieces: Pieces,
+        pieces: Iterable[Pieces],
         walls: Float64,
         source: str,
         names_of: Callable[[str], tuple[Int64, Sequence[str]]],
         disturbed: float = 0.0,
         spread: tuple[float, float] | None = None,
     ) -> None:
-        self.pieces, self.source, self.disturbed = pieces, source, disturbed
+        self.pieces = tuple(each for each in pieces if len(each.seconds))
         self.walls = np.asarray(walls, dtype=np.float64)
+        self.source, self.disturbed = source, disturbed
         self._names_of, self._given_spread = names_of, spread
 
     # -- the wall ------------------------------------------------------------------------------------------------------
@@ -172,70 +145,63 @@ class Account:
         moved_s = min(seconds, held_s)
         if not moved_s:
             return self
-        shares = np.where(self.pieces.cause == CAUSES.index(Cause.COMMUNICATION), 1 - moved_s / held_s, 1.0)
-        rest = replace(self.pieces, seconds=self.pieces.seconds * shares)
-        pieces = Pieces.joined([rest, Pieces.waited(Cause.RANK, moved_s, self.iterations)])
+        rest = [
+            each.scaled(1 - moved_s / held_s) if each.cause is Cause.COMMUNICATION else each for each in self.pieces
+        ]
+        pieces = (*rest, Pieces.waited(Cause.RANK, moved_s, self.iterations))
         return Account(pieces, self.walls, self.source, self._names_of, self.disturbed, self._given_spread)
 
     # -- sums ----------------------------------------------------------------------------------------------------------
 
-    def seconds(self, *causes: Cause, calls: Int64 | None = None, regime: Regime | None = None) -> float:
-        """The sum of the pieces of these causes, of all if none is given; of such calls alone, and of such a regime."""
-        return float(self.pieces.seconds[self._chosen(causes, calls, regime)].sum())
+    def seconds(self, *causes: Cause) -> float:
+        """The sum of the pieces of these causes, of all if none is given."""
+        return sum(each.total_s for each in self.pieces if not causes or each.cause in causes)
 
-    def regime_of(self, calls: Int64) -> Regime:
-        """The regime of most of the time of some calls."""
-        mine = self._chosen((), calls, None)
-        sums = np.bincount(self.pieces.regime[mine], self.pieces.seconds[mine], len(REGIMES))
-        return REGIMES[int(np.argmax(sums))]
+    def outside(self, *causes: Cause) -> float:
+        """The sum of the pieces of these causes that are in no call."""
+        return sum(each.total_s for each in self.pieces if each.cause in causes and not len(each.call))
 
-    def causes_of(self, calls: Int64) -> tuple[Cause, ...]:
-        """The causes of the pieces of some calls, what takes most first."""
-        mine = self._chosen((), calls, None)
-        sums = np.bincount(self.pieces.cause[mine], self.pieces.seconds[mine], len(CAUSES))
-        return tuple(CAUSES[at] for at in np.argsort(-sums, kind="stable").tolist() if sums[at] > 0)
-
-    def _chosen(self, causes: Sequence[Cause], calls: Int64 | None, regime: Regime | None) -> Flags:
-        pieces = self.pieces
-        chosen = np.ones(len(pieces), dtype=np.bool_)
-        if causes:
-            chosen &= np.isin(pieces.cause, [CAUSES.index(cause) for cause in causes])
-        if calls is not None:
-            last = max(int(pieces.call.max(initial=0)), int(calls.max(initial=0)))
-            inside = np.zeros(last + 2, dtype=np.bool_)  # the last is that of no call
-            inside[calls] = True
-            chosen &= inside[pieces.call]
-        return chosen & (pieces.regime == REGIMES.index(regime)) if regime is not None else chosen
+    def of_calls(self, calls: Int64) -> Mapping[tuple[Cause, Regime], float]:
+        """The sums of the pieces of some calls by cause and regime, the longest first."""
+        sums: dict[tuple[Cause, Regime], float] = {}
+        last = max((int(each.call.max(initial=0)) for each in self.pieces), default=0)
+        inside = np.zeros(max(last, int(calls.max(initial=0))) + 1, dtype=np.bool_)
+        inside[calls] = True
+        for each in self.pieces:
+            mine = inside[each.call]
+            if mine.any():
+                _add(sums, each.cause, each.regime[mine], each.seconds[mine])
+        return dict(sorted(sums.items(), key=lambda each: -each[1]))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
         """The sums by cause and regime, the longest first."""
-        pieces, low, high = self.pieces, *self.spread
-        kinds = pieces.cause.astype(np.int16) * len(REGIMES) + pieces.regime
-        found = []
-        for kind in np.unique(kinds).tolist():
-            mine = np.flatnonzero(kinds == kind)
-            seconds = float(pieces.seconds[mine].sum())
-            found.append(
-                Row(
-                    cause=CAUSES[kind // len(REGIMES)],
-                    regime=REGIMES[kind % len(REGIMES)],
-                    seconds=seconds,
-                    low_s=seconds * low,
-                    high_s=seconds * high,
-                    share=seconds / self.wall_s if self.wall_s else 0.0,
-                    source=self.source,
-                    seen=(int(pieces.seen[mine].max()), self.iterations),
-                    where=self._places(mine),
-                )
+        sums: dict[tuple[Cause, Regime], float] = {}
+        for each in self.pieces:
+            _add(sums, each.cause, each.regime, each.seconds)
+        low, high = self.spread
+        found = [
+            Row(
+                cause=cause,
+                regime=regime,
+                seconds=seconds,
+                low_s=seconds * low,
+                high_s=seconds * high,
+                share=seconds / self.wall_s if self.wall_s else 0.0,
+                source=self.source,
+                seen=(max(each.seen for each in self.pieces if each.cause is cause), self.iterations),
+                where=self._places(cause),
             )
+            for (cause, regime), seconds in sums.items()
+        ]
         return tuple(sorted(found, key=lambda row: -row.seconds))
 
-    def _places(self, chosen: Int64) -> tuple[Place, ...]:
-        mine = chosen[self.pieces.place[chosen] != NOWHERE]
-        sums = np.bincount(self.pieces.place[mine], self.pieces.seconds[mine], len(self.pieces.places))
-        longest = np.argsort(-sums, kind="stable")[:_MOST_PLACES].tolist()
-        return tuple(self.pieces.places[at] for at in longest if sums[at] > 0)
+    def _places(self, cause: Cause) -> tuple[Place, ...]:
+        sums: Counter[Place] = Counter()
+        for each in self.pieces:
+            if each.cause is cause and each.place is not None:
+                sums[each.place] += each.total_s  # type: ignore[assignment]
+        return tuple(place for place, _ in sums.most_common(_MOST_PLACES))
 
     def by(self, key: str) -> dict[str, float]:
         """Seconds by ``"cause"``, ``"phase"``, ``"layer"`` (class of module), ``"op"`` or ``"line"``, the longest
@@ -248,26 +214,32 @@ class Account:
         """The same, by regime."""
         if key not in _KEYS:
             raise ValueError(f'no account by "{key}": use one of {", ".join(_KEYS)}')
-        pieces, causes = self.pieces, [cause.value for cause in CAUSES]
-        names, group = causes, pieces.cause.astype(np.int64)
-        if key == "line":
-            names = [*causes, *map(str, pieces.places)]
-            group = np.where(pieces.place == NOWHERE, group, pieces.place + len(causes))
-        elif key != "cause":
-            of_call, called = self._names_of(key)
-            names = [*causes, *called]
-            known = pieces.call != NOWHERE
-            group[known] = of_call[pieces.call[known]] + len(causes)
-        sums = np.bincount(group * len(REGIMES) + pieces.regime, pieces.seconds, len(names) * len(REGIMES))
         found: dict[str, dict[Regime, float]] = {}
-        for at in np.flatnonzero(sums).tolist():
-            mine = found.setdefault(names[at // len(REGIMES)], dict.fromkeys(REGIMES, 0.0))
-            mine[REGIMES[at % len(REGIMES)]] += float(sums[at])
+        of_call, called = (np.empty(0, dtype=np.int64), ()) if key in ("cause", "line") else self._names_of(key)
+        for each in self.pieces:
+            if len(each.call) and len(called):
+                groups = of_call[each.call] * len(REGIMES) + each.regime
+                sums = np.bincount(groups, each.seconds, len(called) * len(REGIMES))
+                names = [called[at // len(REGIMES)] for at in np.flatnonzero(sums).tolist()]
+            else:
+                name = str(each.place) if key == "line" and each.place is not None else each.cause.value
+                sums = np.bincount(each.regime, each.seconds, len(REGIMES))
+                names = [name] * int(np.count_nonzero(sums))
+            for name, at in zip(names, np.flatnonzero(sums).tolist(), strict=True):
+                mine = found.setdefault(name, dict.fromkeys(REGIMES, 0.0))
+                mine[REGIMES[at % len(REGIMES)]] += float(sums[at])
         return dict(sorted(found.items(), key=lambda each: -sum(each[1].values())))
 
     @cached_property
     def shares(self) -> Mapping[Regime, float]:
         """The share of the wall, of 1, of each regime."""
-        sums = np.bincount(self.pieces.regime, self.pieces.seconds, len(REGIMES))
-        total = float(sums.sum())
-        return {regime: float(each) / total if total else 0.0 for regime, each in zip(REGIMES, sums, strict=True)}
+        shares = dict.fromkeys(REGIMES, 0.0)
+        for row in self.rows:
+            shares[row.regime] += row.share
+        return shares
+
+
+def _add(sums: dict[tuple[Cause, Regime], float], cause: Cause, regime: Int8, seconds: Float64) -> None:
+    totals = np.bincount(regime, seconds, len(REGIMES))
+    for at in np.flatnonzero(totals).tolist():
+        sums[cause, REGIMES[at]] = sums.get((cause, REGIMES[at]), 0.0) + float(totals[at])

@@ -50,25 +50,22 @@ def account_of(times: Times) -> Account:
         parts = of_a_prediction(times)
     else:
         parts = work(times, times.bound_s, times.bound_s, 1)
-    pieces = _closed(parts, times, len(walls))
     before = [Pieces.waited(_BETWEEN.get(each.name, Cause.UNKNOWN), each.seconds, len(walls)) for each in times.between]
-    whole = Pieces.joined([pieces, *before])
+    pieces = (*_closed(parts, times, len(walls)), *before)
     walls = walls + sum(each.seconds for each in times.between)
-    return Account(whole, walls, source, times.names_of, disturbed, spread)
+    return Account(pieces, walls, source, times.names_of, disturbed, spread)
 
 
-def _closed(parts: Iterable[Pieces], times: Times, seen: int) -> Pieces:
+def _closed(parts: Iterable[Pieces], times: Times, seen: int) -> list[Pieces]:
     """Pieces that sum to the step: too much is scaled down, and what nothing covers is unknown."""
-    pieces = Pieces.joined(parts)
-    total, wall_s = float(pieces.seconds.sum()), times.step_s
-    if total > wall_s:
-        return pieces.scaled(wall_s / total)
+    pieces, wall_s = list(parts), times.step_s
+    total = sum(each.total_s for each in pieces)
     rest_s = wall_s - total
-    if rest_s <= _REST * wall_s:
-        return pieces.scaled(wall_s / total) if total else pieces
-    if times.source == "bound":  # what no cache holds of all ops at once, each alone finds there
-        return Pieces.joined([pieces, Pieces.waited(Cause.LIGHT, rest_s, seen, regime=Regime.MEMORY)])
-    return Pieces.joined([pieces, Pieces.waited(Cause.UNKNOWN, rest_s, seen)])
+    if rest_s > _REST * wall_s:
+        # what no cache holds of all ops at once, each alone finds there
+        cause, regime = (Cause.LIGHT, Regime.MEMORY) if times.source == "bound" else (Cause.UNKNOWN, Regime.UNKNOWN)
+        return [*pieces, Pieces.waited(cause, rest_s, seen, regime=regime)]
+    return [each.scaled(wall_s / total) for each in pieces] if total != wall_s else pieces
 
 
 # -- what the device does
