@@ -13,7 +13,7 @@ from rooflight.diagnosis.hot_spots import hot_spots
 from rooflight.diagnosis.remedies import RULES
 from rooflight.diagnosis.unworthy import not_worth_it
 from rooflight.diagnosis.values import MOST_CALLS, Values
-from rooflight.records.account import Cause, Place
+from rooflight.records.account import Place, Regime
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.account.account import Account
 from rooflight.roofline.account.accounted import Accounted
@@ -74,7 +74,7 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
         yield Finding(
             id=draft.remedy.id,
             title=draft.remedy.title,
-            regime=draft.regime,
+            regime=draft.regime or Regime.UNKNOWN,
             seconds_lost=draft.lost_s,
             share=min(1.0, draft.lost_s / of.whole_s),
             evidence=draft.evidence,
@@ -89,12 +89,6 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             ),
             where=_where(facts, draft),
         )
-
-
-def _causes(facts: Facts, draft: Draft) -> tuple[Cause, ...]:
-    """Of the pieces of its calls, and those it may spare in no call."""
-    of_calls = facts.of.analysis.account.of_calls(draft.calls) if len(draft.calls) else {}
-    return tuple(dict.fromkeys((*(cause for cause, _ in of_calls), *draft.causes)))
 
 
 def _where(facts: Facts, draft: Draft) -> tuple[Place, ...]:

@@ -44,11 +44,12 @@ class Remedy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares. Their
-    pieces of the account are what is lost, and those of ``causes``, which are in no call.
+    pieces of the account are what is lost, and those of ``causes``, which are in no call. ``regime``: None for that of
+    the calls.
     """
 
     remedy: Remedy
-    regime: Regime
+    regime: Regime | None
     evidence: str
     lost_s: float
     gain_s: float
@@ -62,6 +63,7 @@ class Draft:
         much wider as that of the account's rows.
         """
         in_calls = account.of_calls(self.calls) if len(self.calls) else {}
+        regimes = {regime: sum(each for (_, its), each in in_calls.items() if its is regime) for _, regime in in_calls}
         held_s = sum(in_calls.values())
         held_s += account.outside(*self.causes) if len(self.calls) else account.seconds(*self.causes)
         lost_s = min(self.lost_s, held_s)
@@ -69,6 +71,8 @@ class Draft:
         low, high = account.spread if account.source == "measured" else (1.0, 1.0)
         return replace(
             self,
+            regime=self.regime or max(regimes, key=lambda each: regimes[each], default=Regime.UNKNOWN),
+            causes=tuple(dict.fromkeys((*(cause for cause, _ in in_calls), *self.causes))),
             lost_s=lost_s,
             gain_s=gain_s,
             low_s=min(self.low_s * low, gain_s),
@@ -110,7 +114,7 @@ class Facts:
         if gain >= LEAST * self.of.whole_s > 0:
             yield Draft(
                 remedy=remedy,
-                regime=regime or _regime_of(self.of.analysis.account, these),
+                regime=regime,
                 evidence=evidence,
                 lost_s=max(lost_s, gain),
                 gain_s=gain,
@@ -128,10 +132,3 @@ class Facts:
             high_s = min(max(lost_s, 1.7 * gain_s), self.of.whole_s)
             yield Draft(remedy=remedy, regime=REGIME_OF[causes[0]], evidence=evidence, lost_s=lost_s, gain_s=gain_s,
                         low_s=low * gain_s, high_s=max(gain_s, high_s), calls=NO_CALLS, causes=causes)  # fmt: skip
-
-
-def _regime_of(account: Account, calls: Int64) -> Regime:
-    """The regime of most of the time of some calls."""
-    sums = account.of_calls(calls)
-    regimes = {regime: sum(each for (_, its), each in sums.items() if its is regime) for _, regime in sums}
-    return max(regimes, key=lambda each: regimes[each], default=Regime.UNKNOWN)

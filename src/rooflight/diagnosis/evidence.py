@@ -25,10 +25,6 @@ class Evidence(Times):
 
     analysis: Accounted
 
-    def __init__(self, analysis: Accounted) -> None:
-        super().__init__(analysis)
-        vars(self).update(vars(analysis.times))  # what the account took long to find
-
     @cached_property
     def runs_eagerly(self) -> bool:
         """Whether a part of a program that is compiled runs eagerly: beyond the recompile limit, or at graph breaks."""

@@ -44,7 +44,8 @@ def _ops(facts: Facts, drafts: Sequence[Draft]) -> Iterable[HotSpot]:
             lost_s[each.call] += each.seconds
     for draft in drafts:
         lost_s[draft.calls] = 0.0
-    labels, names = of.names_of("op")
+    labels, names = of.analysis.labels("op")
+    labels = labels[of.records]
     sums = np.bincount(labels, lost_s, len(names))
     for at in np.flatnonzero(sums > LEAST * account.wall_s).tolist():
         mine = np.flatnonzero((labels == at) & (lost_s > 0))

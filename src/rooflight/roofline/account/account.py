@@ -41,7 +41,8 @@ class AccountFields(Fields, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pieces:
     """Pieces of an iteration of one cause: ``seconds``, their ``regime`` by its place in ``REGIMES``, and the ``call``
-    of the session that each belongs to; without calls, one piece at a ``place``. ``seen``: in how many iterations.
+    of the session that each belongs to, in order; without calls, one piece at a ``place``. ``seen``: in how many
+    iterations.
     """
 
     cause: Cause
@@ -56,7 +57,7 @@ class Pieces:
         """A piece for each call that has seconds; ``regime`` [calls], that of the cause if None."""
         calls = np.flatnonzero(seconds > 0).astype(np.int32)
         of_cause = REGIMES.index(REGIME_OF.get(cause, Regime.UNKNOWN))
-        own = np.full(len(calls), of_cause, dtype=np.int8) if regime is None else regime[calls]
+        own = np.broadcast_to(np.int8(of_cause), len(calls)) if regime is None else regime[calls]
         return cls(cause=cause, seconds=np.asarray(seconds[calls], dtype=np.float64), regime=own, call=calls, seen=seen)
 
     @classmethod
@@ -67,6 +68,14 @@ class Pieces:
         some = np.full(int(seconds > 0), seconds, dtype=np.float64)
         own = np.full(len(some), REGIMES.index(regime or REGIME_OF[cause]), dtype=np.int8)
         return cls(cause=cause, seconds=some, regime=own, call=_NO_CALLS, seen=seen, place=place)
+
+    def of(self, calls: Int64) -> Int64:
+        """The places of the pieces of some calls."""
+        count = len(self.call)
+        if count and self.call[-1] == count - 1:  # each call has one
+            return calls[calls < count]
+        at = np.minimum(np.searchsorted(self.call, calls), max(0, count - 1))
+        return at[self.call[at] == calls] if count else at[:0]
 
     @property
     def total_s(self) -> float:
@@ -164,12 +173,9 @@ class Account:
     def of_calls(self, calls: Int64) -> Mapping[tuple[Cause, Regime], float]:
         """The sums of the pieces of some calls by cause and regime, the longest first."""
         sums: dict[tuple[Cause, Regime], float] = {}
-        last = max((int(each.call.max(initial=0)) for each in self.pieces), default=0)
-        inside = np.zeros(max(last, int(calls.max(initial=0))) + 1, dtype=np.bool_)
-        inside[calls] = True
         for each in self.pieces:
-            mine = inside[each.call]
-            if mine.any():
+            mine = each.of(calls)
+            if len(mine):
                 _add(sums, each.cause, each.regime[mine], each.seconds[mine])
         return dict(sorted(sums.items(), key=lambda each: -each[1]))
 

@@ -14,11 +14,6 @@ class Accounted(CostedSession):
     """A costed session, and where the time of its iteration goes: measured, else predicted, else at least."""
 
     @cached_property
-    def times(self) -> Times:
-        """The times of its calls, and what the host did."""
-        return Times(self)
-
-    @cached_property
     def account(self) -> Account:
         """Its iteration, cut into pieces."""
-        return account_of(self.times)
+        return account_of(Times(self))

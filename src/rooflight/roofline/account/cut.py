@@ -5,13 +5,14 @@ What the device does comes first, by how fast its work could be; then why it is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from rooflight.records.account import REGIMES, Cause, Place, Regime
 from rooflight.records.measurement import Float64
+from rooflight.records.session import Int64
 from rooflight.records.timeline import HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
 from rooflight.roofline.account.times import Times
@@ -53,7 +54,13 @@ def account_of(times: Times) -> Account:
     before = [Pieces.waited(_BETWEEN.get(each.name, Cause.UNKNOWN), each.seconds, len(walls)) for each in times.between]
     pieces = (*_closed(parts, times, len(walls)), *before)
     walls = walls + sum(each.seconds for each in times.between)
-    return Account(pieces, walls, source, times.names_of, disturbed, spread)
+    session, labels = times.session, times.analysis.labels
+
+    def names_of(key: str) -> tuple[Int64, Sequence[str]]:
+        groups, names = labels(key)
+        return groups[session.counted], names
+
+    return Account(pieces, walls, source, names_of, disturbed, spread)
 
 
 def _closed(parts: Iterable[Pieces], times: Times, seen: int) -> list[Pieces]:
@@ -75,22 +82,34 @@ def work(times: Times, own_s: Float64, taken_s: Float64, seen: int) -> Iterator[
     """The device's work: of calls that took ``taken_s`` each, of which ``own_s`` are their own, what they take at the
     fused bound, what more at their op bound, and what beyond that.
     """
-    fused_s, bound_s = times.fused_s, times.bound_s
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        reached = np.nan_to_num(np.minimum(1.0, bound_s / taken_s))
-        light = np.where(times.collectives, reached, np.nan_to_num(np.minimum(1.0, fused_s / taken_s)))
-    known = ~times.unbounded | times.collectives
-    limited = times.limited_by
+    collective, limited = times.collectives, times.limited_by
+    unbounded = times.unbounded & ~collective
+    reached, light_s = _share(times.bound_s, taken_s), _share(times.fused_s, taken_s)
+    light_s[collective] = reached[collective]
     far = REGIMES.index(Regime.KERNELS)
     short = far if times.on_cpu else REGIMES.index(Regime.LATENCY)
     near = reached >= NEAR.get(times.analysis.device.kind, NEAR["cuda"])
-    slow = np.where(near, limited, np.where(taken_s < SHORT_S, short, far)).astype(np.int8)
-    yield Pieces.of_calls(Cause.LIGHT, own_s * light * known, limited, seen)
-    yield Pieces.of_calls(Cause.FUSION, own_s * (reached - light) * known, None, seen)
-    rest_s = own_s * (1 - reached) * known
-    yield Pieces.of_calls(Cause.SLOW_KERNELS, rest_s * ~times.collectives, slow, seen)
-    yield Pieces.of_calls(Cause.COMMUNICATION, rest_s * times.collectives, None, seen)
-    yield Pieces.of_calls(Cause.UNBOUNDED, own_s * ~known, limited, seen)
+    slow = np.where(near, limited, np.where(taken_s < SHORT_S, np.int8(short), np.int8(far)))
+    # in place: a step may have ten million calls
+    light_s *= own_s
+    reached *= own_s
+    rest_s = own_s - reached
+    reached -= light_s
+    for seconds in (light_s, reached, rest_s):
+        seconds[unbounded] = 0.0
+    yield Pieces.of_calls(Cause.LIGHT, light_s, limited, seen)
+    yield Pieces.of_calls(Cause.FUSION, reached, None, seen)
+    yield Pieces.of_calls(Cause.SLOW_KERNELS, rest_s * ~collective, slow, seen)
+    yield Pieces.of_calls(Cause.COMMUNICATION, rest_s * collective, None, seen)
+    yield Pieces.of_calls(Cause.UNBOUNDED, own_s * unbounded, limited, seen)
+
+
+def _share(part_s: Float64, taken_s: Float64) -> Float64:
+    """Which share of the time that each call took its bound is, of 1 at most; 0 of no time."""
+    found = np.zeros(len(taken_s))
+    with np.errstate(over="ignore"):
+        np.divide(part_s, taken_s, out=found, where=taken_s > 0)
+    return np.minimum(found, 1.0, out=found)
 
 
 def of_a_device(times: Times) -> Iterator[Pieces]:

@@ -389,11 +389,6 @@ class Times:
             not bound or not (bound.time_s or isinstance(cost, Uncosted) or cost.does_nothing) for bound, cost in pairs
         )
 
-    def names_of(self, key: str) -> tuple[Int64, Sequence[str]]:
-        """For each call the number of its group by a key of ``CostedSession.by``, and the groups' names."""
-        labels, names = self.analysis.labels(key)
-        return labels[self.records], names
-
 
 def _limited_by(bound: Bound | None, cost: OpCost | Uncosted) -> Regime:
     if bound is not None and bound.limiter is not Limiter.NOTHING:
