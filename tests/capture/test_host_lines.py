@@ -26,7 +26,7 @@ def test_a_sleep_is_told_from_work() -> None:
     for function, asleep in ((sleeps, True), (counts, False)):
         lines, walls = host_lines(function, least=3)
         assert lines[0].function.startswith(function.__name__)
-        assert lines[0].where.startswith("test_host_lines.py:")
+        assert lines[0].where.startswith("tests/capture/test_host_lines.py:")
         assert (lines[0].asleep_s > 0.5 * lines[0].seconds) is asleep
         assert len(walls) >= 3
 

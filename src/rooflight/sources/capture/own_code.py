@@ -12,18 +12,24 @@ _LIBRARIES: Final = (
 )  # fmt: skip
 
 
+def _working_folder() -> str:
+    try:
+        return f"{Path.cwd()}/"
+    except OSError:  # it is gone
+        return "\0"
+
+
+_HERE: Final = _working_folder()
+
+
 def is_users(file: str) -> bool:
     """Whether a file is the user's own, and no library's."""
     return not (file.startswith(_LIBRARIES) or "/site-packages/" in file)
 
 
 def shown(file: str) -> str:
-    """A file as reports name it: relative to the working folder, by its name where it lies elsewhere."""
-    try:
-        here = f"{Path.cwd()}/"
-    except OSError:  # the folder is gone
-        return file.rpartition("/")[2]
-    return file.removeprefix(here) if file.startswith(here) else file.rpartition("/")[2]
+    """A file as reports name it: relative to the folder that the program began in, by its name if it is elsewhere."""
+    return file.removeprefix(_HERE) if file.startswith(_HERE) else file.rpartition("/")[2]
 
 
 def line_of(module_class: type) -> str:
