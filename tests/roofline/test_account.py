@@ -25,6 +25,7 @@ from rooflight.records.record import Direction
 from rooflight.records.session import Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, Within
 from rooflight.roofline.account.account import Account, Pieces
+from rooflight.roofline.account.cut import seen_in
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.tables.findings import answer, findings_facts
 from rooflight.roofline.tables.report import analysis_facts, batch_of
@@ -286,3 +287,10 @@ def test_another_device_changes_the_device_and_not_the_host() -> None:
     (*_, other) = with_devices(diagnose(here), here.account, [there]).findings
     assert other.predicted_gain_s == pytest.approx(1.0, rel=1e-3)  # the loader's three seconds stay
     assert f"there data loader is the limit, 3.00 s of {Quantity(3 + wall.time_s, 's')}" in other.evidence
+
+
+def test_a_pause_now_and_then_is_of_those_iterations_that_have_it() -> None:
+    walls = np.array([1.0] * 27 + [11.0] * 3)
+    assert seen_in(walls, 1.0) == 3  # 3 * 10 s over 30 iterations
+    assert seen_in(walls, 0.1) == 30
+    assert seen_in(np.ones(30), 1.0) == 30

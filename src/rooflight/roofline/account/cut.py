@@ -26,6 +26,8 @@ _SMALL: Final = 8.0  # times the dispatch floor
 _LITTLE_S: Final = 2e-6
 _FAR: Final = 0.1
 _REST: Final = 1e-9
+_SLOW: Final = 0.5  # of the median: so much longer is a slow iteration
+_LIKE: Final = 1.5  # two times that differ by at most this factor are about the same
 
 _OF_LIBRARY: Final = (
     (Cause.COMPILING, (Within.COMPILING,)),
@@ -156,13 +158,26 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s, 0.0))
     yield from work(times, own_s, np.where(small, own_s, took_s), seen)
     yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s, None, seen)
-    yield from _between_ops(times, float(own_s[times.collectives].sum()), seen)
-    yield Pieces.waited(Cause.OTHER_PROGRAMS, times.held_up_s, seen)
+    yield from _between_ops(times, float(own_s[times.collectives].sum()), measurement.wall_samples_s)
 
 
-def _between_ops(times: Times, exchanged_s: float, seen: int) -> Iterator[Pieces]:
+def seen_in(walls: Float64, seconds: float) -> int:
+    """In how many iterations a wait of so many seconds in the mean was: in the slow ones alone, if it is about what
+    these take beyond the median.
+    """
+    over_s = walls - np.median(walls)
+    slow = over_s > _SLOW * np.median(walls)
+    excess_s = float(over_s[slow].sum()) / max(1, len(walls))
+    return int(slow.sum()) if _LIKE * excess_s > seconds > excess_s / _LIKE else len(walls)
+
+
+def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[Pieces]:
     """What the thread did in gaps between ops: waited in a library, slept, or ran the program's own lines."""
     waits = []
+
+    def waited(cause: Cause, seconds: float, line: HostLine | None) -> Pieces:
+        return Pieces.waited(cause, seconds, seen_in(walls, seconds), place_of(line))
+
     for cause, within in _OF_LIBRARY:
         seconds, asleep_s, line = times.in_library(*within)
         if cause is Cause.COMMUNICATION:
@@ -172,13 +187,13 @@ def _between_ops(times: Times, exchanged_s: float, seen: int) -> Iterator[Pieces
     gaps_s = times.long_gaps_s if times.measured else waited_s
     share = min(1.0, gaps_s / waited_s) if waited_s else 1.0
     for cause, seconds, _, line in waits:
-        yield Pieces.waited(cause, seconds * share, seen, place_of(line))
+        yield waited(cause, seconds * share, line)
     rest_s = max(0.0, gaps_s - waited_s)
     own = [line for line in times.lines if line.within not in (within for _, each in _OF_LIBRARY for within in each)]
     asleep_s = min(rest_s, max(0.0, times.asleep_s - sum(each[2] for each in waits)))
-    yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place_of(max(own, key=lambda each: each.asleep_s, default=None)))
-    named = next((line for line in own if not line.within), None)
-    yield Pieces.waited(Cause.PYTHON, rest_s - asleep_s, seen, place_of(named))
+    yield waited(Cause.ASLEEP, asleep_s, max(own, key=lambda each: each.asleep_s, default=None))
+    yield waited(Cause.PYTHON, rest_s - asleep_s, next((line for line in own if not line.within), None))
+    yield waited(Cause.OTHER_PROGRAMS, times.held_up_s, None)
 
 
 def place_of(line: HostLine | None) -> Place | None:
