@@ -33,7 +33,9 @@ def diagnose(analysis: Accounted) -> Diagnosis:
     account = analysis.account
     shares = account.shares
     regime = max(shares, key=lambda each: shares[each])
-    drafts = [draft.within(account) for draft in drafts]
+    pairs = ((draft, draft.within(account)) for draft in drafts)
+    least_s = LEAST * of.whole_s  # what the account leaves little of is no finding
+    drafts = [held for draft, held in pairs if held.gain_s >= min(draft.gain_s, least_s)]
     findings = tuple(_findings(facts, _ranked(drafts)))
     return Diagnosis(
         step_s=of.whole_s,

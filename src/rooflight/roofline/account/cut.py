@@ -26,6 +26,7 @@ _SMALL: Final = 8.0  # times the dispatch floor
 _LITTLE_S: Final = 2e-6
 _FAR: Final = 0.1
 _REST: Final = 1e-9
+_MOSTLY: Final = 0.5
 _SLOW: Final = 0.5  # of the median: so much longer is a slow iteration
 _LIKE: Final = 1.5  # two times that differ by at most this factor are about the same
 
@@ -190,10 +191,19 @@ def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[P
         yield waited(cause, seconds * share, line)
     rest_s = max(0.0, gaps_s - waited_s)
     own = [line for line in times.lines if line.within not in (within for _, each in _OF_LIBRARY for within in each)]
-    asleep_s = min(rest_s, max(0.0, times.asleep_s - sum(each[2] for each in waits)))
+    asleep_s = min(rest_s, max(0.0, times.asleep_s - sum(each[2] for each in waits))) * _sleeping(own)
     yield waited(Cause.ASLEEP, asleep_s, max(own, key=lambda each: each.asleep_s, default=None))
-    yield waited(Cause.PYTHON, rest_s - asleep_s, next((line for line in own if not line.within), None))
+    named = next((line for line in own if not line.within and line.where), None)
+    # without a line of the program, ops took longer than in the profiled steps, as far as is known
+    yield waited(Cause.UNKNOWN if times.lines and named is None else Cause.PYTHON, rest_s - asleep_s, named)
     yield waited(Cause.OTHER_PROGRAMS, times.held_up_s, None)
+
+
+def _sleeping(lines: Sequence[HostLine]) -> float:
+    """The share of the sleep of sampled lines that is of those mostly asleep; others wait for threads of their ops."""
+    asleep_s = sum(line.asleep_s for line in lines)
+    mostly_s = sum(line.asleep_s for line in lines if line.asleep_s > _MOSTLY * line.seconds)
+    return mostly_s / asleep_s if asleep_s else 1.0
 
 
 def place_of(line: HostLine | None) -> Place | None:

@@ -8,7 +8,7 @@ from typing import Final
 
 _LIBRARIES: Final = (
     "<", f"{Path(__file__).parents[2]}/",
-    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib")),
+    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib", "scripts")),
 )  # fmt: skip
 
 
