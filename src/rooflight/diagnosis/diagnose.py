@@ -63,7 +63,7 @@ def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
 
 def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
     """Each draft with what it still saves once those before it are applied."""
-    of, analysis = facts.of, facts.of.analysis
+    of = facts.of
     cost = of.seconds + of.host_s
     left = np.ones(len(cost))
     remaining_s = of.whole_s
@@ -86,9 +86,7 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             predicted_gain_high_s=max(draft.high_s, draft.gain_s),
             after_others_s=after_s,
             verify=draft.remedy.verify,
-            causes=tuple(
-                dict.fromkeys((*(cause for cause, _ in analysis.account.of_calls(draft.calls)), *draft.causes))
-            ),
+            causes=draft.causes,
             where=_where(facts, draft),
         )
 

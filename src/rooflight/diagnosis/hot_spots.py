@@ -63,7 +63,8 @@ def _ops(facts: Facts, drafts: Sequence[Draft]) -> Iterable[HotSpot]:
 
 def _causes(facts: Facts, drafts: Sequence[Draft]) -> Iterable[HotSpot]:
     account = facts.of.analysis.account
-    covered = {cause for draft in drafts for cause in draft.causes}
+    # of calls the chief cause is mended: what else they have is in other calls too
+    covered = {cause for draft in drafts for cause in draft.causes[: 1 if len(draft.calls) else None]}
     for row in account.rows:
         if not row.cause.is_work and row.cause not in covered and row.share > LEAST:
             yield HotSpot(what=WORDS[row.cause], seconds=row.seconds, share=row.share, needs_s=0.0, read_by="",

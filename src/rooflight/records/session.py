@@ -217,7 +217,7 @@ class Session:
             )
         for other in (measurement.op_starts_s, measurement.op_own_s):
             if len(other) and other.shape != measurement.op_samples_s.shape:
-                raise ValueError("the starts of ops do not belong to the same steps as their times")
+                raise ValueError("the starts or own times of ops do not belong to the same steps as their times")
         return replace(self, measurement=measurement)
 
     def save(self, path: str | Path) -> Path:

@@ -47,6 +47,7 @@ BREAKS: Final = Remedy(
 
 _FEWER: Final = 0.8
 """Of the time that a device waits for launches: compiled code still launches its kernels, one after the other."""
+_COMPILED: Final = (Cause.COMPILING, Cause.LAUNCHES, Cause.PYTHON, Cause.FUSION, Cause.SLOW_KERNELS, Cause.UNKNOWN)
 _REPLAY_S: Final = 10e-6
 
 
@@ -151,7 +152,7 @@ def _compiled_well(
     # that it happened is known, however little is predicted to come of it
     yield Draft(remedy=remedy, regime=Regime.OVERHEAD, evidence=text, lost_s=max(gain_s, high), gain_s=gain_s,
                 low_s=0.5 * in_torch_s, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)),
-                calls=NO_CALLS, causes=tuple(Cause))  # fmt: skip
+                calls=NO_CALLS, causes=_COMPILED)  # fmt: skip
 
 
 RULES: Final = (compiling, graphs, compiled_again)

@@ -234,11 +234,6 @@ class Times:
         return min(float(np.percentile(working, _FLOOR)), _MOST_FLOOR_S)
 
     @cached_property
-    def overhead_s(self) -> Float64:
-        """Of each call what is no work: dispatch and launch."""
-        return np.minimum(self.seconds, self.floor_s) + self.host_s
-
-    @cached_property
     def device_total_s(self) -> float:
         """Seconds of all calls on the device."""
         return float(self.seconds.sum())

@@ -113,6 +113,7 @@ def read_trace(
         source.owned,
         source.places,
         steps,
+        source.own,
         shown=alike.numbers,
         walls=alike.walls,
         calls=Counter(steps.of(ran.launched).tolist()),
@@ -140,12 +141,13 @@ class _Source:
     chosen: Flags
     engine: EngineFacts
     places: Places
+    own: OwnTime
 
     @classmethod
     def of(cls, trace: Trace, nesting: Nesting, config: ModelFacts | None, replayed: Flags | None = None) -> _Source:
         replayed = np.zeros(len(trace.work), dtype=np.bool_) if replayed is None else replayed
         owned = owners(trace, nesting, _seen_by_recorder(trace)).without(replayed)
-        return cls(owned, ~replayed, EngineFacts(owned, config), Places(trace, nesting))
+        return cls(owned, ~replayed, EngineFacts(owned, config), Places(trace, nesting), OwnTime.of(trace))
 
     def call(self, op: int, context: CallContext, annotations: Sequence[str]) -> Call:
         trace = self.owned.trace
@@ -186,7 +188,7 @@ def _host_runs(
 ) -> list[Run]:
     engine, places, columns = source.engine, source.places, source.owned.trace.ops
     start, seconds = times_of_ops(source.owned)
-    own = OwnTime.of(source.owned.trace).of_ops(source.owned) if source.owned.trace.has_device else seconds
+    own = source.own.of_ops(source.owned) if source.owned.trace.has_device else seconds
     return [
         Run(
             call=source.call(op, contexts.get(op, NO_CONTEXT), places.annotations(op) if engine.concerns(op) else ()),
@@ -203,7 +205,7 @@ def _host_runs(
 
 
 def _replayed_runs(source: _Source, replays: Replays) -> list[Run]:
-    worked = work_by_replay(replays, source.owned.accounted, OwnTime.of(source.owned.trace).own)
+    worked = work_by_replay(replays, source.owned.accounted, source.own.own)
     ops = sorted({op for _, op in worked})
     contexts, places = call_contexts(source.owned, ops), {op: source.places.place(op) for op in ops}
     return [

@@ -69,6 +69,7 @@ def timeline_of(
     owned: Ownership,
     places: Places,
     steps: Steps,
+    own: OwnTime,
     *,
     shown: tuple[int, ...],
     walls: Sequence[tuple[int, int]],
@@ -103,7 +104,7 @@ def timeline_of(
         before_trace_s=_seconds(trace, owned.before_trace),
         no_host_op_s=_seconds(trace, unowned & ~owned.before_trace),
         no_shapes_s=_seconds(trace, shapeless),
-        waits=(*idle.waits(*edges), *OwnTime.of(trace).waits(owned.accounted, *edges)),
+        waits=(*idle.waits(*edges), *own.waits(owned.accounted, *edges)),
         without_op=_by_name(trace, unowned),
         steps=tuple(
             StepTime(
