@@ -29,7 +29,7 @@ def diagnose(analysis: Accounted) -> Diagnosis:
     """
     of = Evidence(analysis)
     facts = Facts(of, Values(of))
-    drafts = [draft for rule in RULES for draft in rule(facts)] if of.step_s else []
+    drafts = [draft for rule in RULES for draft in rule(facts)] if of.whole_s else []
     account = analysis.account
     shares = account.shares
     regime = max(shares, key=lambda each: shares[each])

@@ -72,7 +72,7 @@ WORDS: Final[Mapping[Cause, str]] = {
     Cause.RANK: "waiting for another rank",
     Cause.COPIES: "copies between host and device",
     Cause.LAUNCHES: "launches and dispatch",
-    Cause.PYTHON: "Python between ops",
+    Cause.PYTHON: "the program's own lines",
     Cause.COMPILING: "compiling",
     Cause.ALLOCATOR: "driver: allocating, loading kernels",
     Cause.LOADER: "data loader",

@@ -269,6 +269,7 @@ class Within(StrEnum):
     CHECKPOINTING = "checkpointing"
     BACKWARD = "backward"
     PROCESS = "another process"
+    SAVING = "saving"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,12 +345,13 @@ class RunStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
     """What lay between steps: seconds a step, in the mean of those that were not disturbed, and their ``share`` of such
-    a step and what lay before it.
+    a step and what lay before it. ``lines``: where the host's thread was meanwhile, by samples.
     """
 
     name: str
     seconds: float
     share: float
+    lines: tuple[HostLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -413,7 +415,8 @@ class VirtualRun:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of ``script``. ``step`` is None where none was found; ``seen`` then says what was. ``alike`` has the sizes
-    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. ``virtual``: on which
+    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. Of a run
+    without a step all of it is ``between``, named ``run``. ``virtual``: on which
     devices that were not there it ran; ``on`` is what was found of each, ``assumed`` what was answered for them.
     """
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.timeline import HostLine, IdleCause, Within
@@ -31,7 +32,7 @@ ASLEEP: Final = Remedy(
 )
 HOST: Final = Remedy(
     id="host-code",
-    title="the program's own Python, not torch",
+    title="the program's own lines",
     remedy="move it out of the step, to another process, or into tensor ops",
 )
 PAGEABLE: Final = Remedy(
@@ -95,10 +96,24 @@ def loader(facts: Facts) -> Iterable[Draft]:
 
 
 def own_lines(facts: Facts) -> Iterable[Draft]:
-    """What the program's own lines wait for, or compute in Python, between ops."""
+    """What the program's own lines wait for, or compute in Python, between ops and before steps."""
     of = facts.of
-    if not of.on_cpu or not of.measured:
-        return
+    slept_s, busy_s, line = _between_ops(of) if of.on_cpu and of.measured else (0.0, 0.0, None)
+    before = of.before
+    sleeping = [(slept_s, line), *((each.asleep_s, each) for each in before)]
+    busy = [(busy_s, line), *((each.seconds - each.asleep_s, each) for each in before if each.where)]
+    for remedy, cause, lines, share, what in (
+        (ASLEEP, Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
+        (HOST, Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
+    ):
+        lost_s = sum(seconds for seconds, _ in lines)
+        where = " between ops" if before == () and remedy is HOST else ""
+        text = f"{Quantity(lost_s, 's')} a step{where} {what} {_at(max(lines, key=lambda each: each[0])[1])}"
+        yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
+
+
+def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
+    """Seconds between ops asleep, or in which Python runs, and the line where most of them were."""
     known_s = of.in_library(*WAITS)[0]
     own = [line for line in of.lines if line.within not in WAITS]
     # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
@@ -108,15 +123,25 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     slept_s = of.asleep_s * sum(line.asleep_s for line in sleeping) / all_asleep_s if all_asleep_s else 0.0
     if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
         line = max(sleeping, key=lambda each: each.asleep_s)
-        text = f"{Quantity(slept_s, 's')} a step asleep, most of it in {_at(line)}"
-        yield from facts.waiting(ASLEEP, (Cause.ASLEEP,), slept_s, slept_s, text)
-        return
+        return slept_s, 0.0, line
     busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
     named = [line for line in own if not line.within]
-    if not named:
-        return
-    text = f"{Quantity(busy_s, 's')} a step between ops, in which Python runs: mostly {_at(named[0])}"
-    yield from facts.waiting(HOST, (Cause.PYTHON,), busy_s, 0.9 * busy_s, text, 0.5)
+    return (0.0, busy_s, named[0]) if named else (0.0, 0.0, None)
+
+
+CHECKPOINT: Final = Remedy(
+    id="checkpoint",
+    title="the script writes checkpoints",
+    remedy="write half as often, or in another thread (torch.distributed.checkpoint.async_save)",
+    waste=False,
+)
+
+
+def checkpoints(facts: Facts) -> Iterable[Draft]:
+    """Files that are written between steps, or in them."""
+    lost_s = facts.of.analysis.account.seconds(Cause.CHECKPOINT)
+    text = f"{Quantity(lost_s, 's')} an iteration, in the mean"
+    yield from facts.waiting(CHECKPOINT, (Cause.CHECKPOINT,), lost_s, 0.5 * lost_s, text, 0.8)
 
 
 def of_a_trace(facts: Facts) -> Iterable[Draft]:
@@ -159,4 +184,4 @@ def syncs(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
-RULES: Final = (workers, loader, own_lines, of_a_trace, syncs)
+RULES: Final = (workers, loader, own_lines, checkpoints, of_a_trace, syncs)

@@ -13,9 +13,9 @@ import numpy as np
 from rooflight.records.account import REGIMES, Cause, Place, Regime
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Int64
-from rooflight.records.timeline import HostLine, Within
+from rooflight.records.timeline import Between, HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
-from rooflight.roofline.account.times import Times
+from rooflight.roofline.account.times import OWN_CODE, Times
 
 NEAR: Final = {"cpu": 0.01, "cuda": 0.5}
 """A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. GPU
@@ -34,9 +34,11 @@ _OF_LIBRARY: Final = (
     (Cause.COMPILING, (Within.COMPILING,)),
     (Cause.LOADER, (Within.LOADER, Within.STARTING)),
     (Cause.SUBPROCESS, (Within.PROCESS,)),
+    (Cause.CHECKPOINT, (Within.SAVING,)),
     (Cause.COMMUNICATION, (Within.COLLECTIVES,)),
 )
-_BETWEEN: Final = {"loader": Cause.LOADER, "checkpoint": Cause.CHECKPOINT}
+_BETWEEN: Final = {"loader": Cause.LOADER, "checkpoint": Cause.CHECKPOINT, **dict.fromkeys(OWN_CODE, Cause.PYTHON)}
+_CAUSE_OF: Final = {library: cause for cause, within in _OF_LIBRARY for library in within}
 
 
 def account_of(times: Times) -> Account:
@@ -54,8 +56,9 @@ def account_of(times: Times) -> Account:
         parts = of_a_prediction(times)
     else:
         parts = work(times, times.bound_s, times.bound_s, 1)
-    before = [Pieces.waited(_BETWEEN.get(each.name, Cause.UNKNOWN), each.seconds, len(walls)) for each in times.between]
-    pieces = (*_closed(parts, times, len(walls)), *before)
+    if not times.step_s and times.between:  # of a run without a step
+        source = "measured"
+    pieces = (*_closed(parts, times, len(walls)), *_before(times.between, len(walls)))
     walls = walls + sum(each.seconds for each in times.between)
     session, labels = times.session, times.analysis.labels
 
@@ -160,6 +163,31 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     yield from work(times, own_s, np.where(small, own_s, took_s), seen)
     yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s, None, seen)
     yield from _between_ops(times, float(own_s[times.collectives].sum()), measurement.wall_samples_s)
+
+
+def _before(between: Sequence[Between], seen: int) -> Iterator[Pieces]:
+    """What lies before a script's step: by line where samples tell."""
+    for each in between:
+        if not each.lines:
+            cause = _BETWEEN.get(each.name, Cause.UNKNOWN)
+            yield Pieces.waited(Cause.UNKNOWN if cause is Cause.PYTHON else cause, each.seconds, seen)
+        else:
+            yield from of_lines(each.lines, each.seconds, seen, _BETWEEN.get(each.name, Cause.UNKNOWN))
+
+
+def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = Cause.PYTHON) -> Iterator[Pieces]:
+    """So many seconds of the host's thread, by its sampled lines: what it slept, and what it did for its ``own`` cause
+    or in a library.
+    """
+    sampled_s = sum(line.seconds for line in lines)
+    for line in lines:
+        mine_s = seconds * line.seconds / sampled_s
+        cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
+        asleep_s = mine_s * line.asleep_s / line.seconds if cause is Cause.PYTHON else 0.0
+        place = place_of(line)
+        yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
+        cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause
+        yield Pieces.waited(cause, mine_s - asleep_s, seen, place)
 
 
 def seen_in(walls: Float64, seconds: float) -> int:

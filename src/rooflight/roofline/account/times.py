@@ -35,7 +35,9 @@ _MOST_FLOOR_S: Final = 1e-5
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
 _INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
 _BACKENDS: Final = ("nccl:", "rccl:", "gloo:", "mpi:")
-WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES)
+OWN_CODE: Final = ("other", "run")
+"""Names of what lies before a step that is the script's own; of a run without a step, all of it."""
+WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES, Within.SAVING)
 """What a line of the host may be in that is no op."""
 
 
@@ -78,6 +80,20 @@ class Times:
     def between(self) -> Sequence[Between]:
         """What lies before a script's step."""
         return self.session.run.between if self.session.run is not None else ()
+
+    @cached_property
+    def before(self) -> Sequence[HostLine]:
+        """Lines of the script's own code before a step, in seconds of one."""
+        own = [each for each in self.between if each.name in OWN_CODE and each.lines]
+        sums = [sum(line.seconds for line in each.lines) for each in own]
+        return tuple(
+            replace(
+                line, seconds=line.seconds * each.seconds / total_s, asleep_s=line.asleep_s * each.seconds / total_s
+            )
+            for each, total_s in zip(own, sums, strict=True)
+            for line in each.lines
+            if line.within not in WAITS
+        )
 
     @cached_property
     def whole_s(self) -> float:

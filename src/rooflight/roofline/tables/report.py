@@ -300,7 +300,9 @@ def report_of(
 
 def conclusion(analysis: Accounted) -> str:
     """How far from its op bound, and what limits it, in plain words."""
-    totals, measurement = analysis.totals, analysis.measurement
+    totals, measurement, run = analysis.totals, analysis.measurement, analysis.session.run
+    if run is not None and run.step is None and run.between:
+        return ""
     if not totals.op_bound_s:
         return _without_bound(analysis)
     if analysis.beats_light:

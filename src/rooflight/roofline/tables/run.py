@@ -34,7 +34,7 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
     if len(run.alike) > 1:
         sizes = (f"{count_of(size.count, 'step')} of {_size(size)}" for size in run.alike)
         yield "unequal steps", "; ".join(sizes)
-    if run.between:
+    if run.between and run.step is not None:
         whole_s = run.between[0].seconds / run.between[0].share
         step_s = whole_s - sum(each.seconds for each in run.between)
         parts = [*((each.name, each.seconds) for each in run.between), ("step", step_s)]
@@ -57,7 +57,8 @@ def of_script(run: Run | None, verdict: str) -> str:
         return verdict
     if run.step is None:
         name = "Name one by --step function:FILE:NAME, or by rooflight.phase around it."
-        return f"No step was found in {run.script}: it made {run.seen}. {name}"
+        took = f" The account is of the whole run. {verdict}" if run.between else ""
+        return f"No step was found in {run.script}: it made {run.seen}. {name}{took}"
     what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.where}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
     if part < _MUCH_BETWEEN:

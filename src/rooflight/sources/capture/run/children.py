@@ -17,6 +17,7 @@ from rooflight.records.timeline import StepKind
 
 if TYPE_CHECKING:
     from rooflight.records.session import Session
+    from rooflight.sources.capture.run.sampler import Sampler
 
 ELASTIC: Final = "torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler"
 """The module by which torchrun starts its workers."""
@@ -84,7 +85,7 @@ def follow_launched(watched: Watched) -> None:
     handler._popen = with_watching
 
 
-def write_part(finder: Any, watched: Watched, exit_code: int | None) -> None:
+def write_part(finder: Any, watched: Watched, exit_code: int | None, sampler: Sampler | None) -> None:
     """Leave what the ``StepFinder`` of a child found for its parent, if it trained."""
     if finder is None or not finder.has_trained:
         return
@@ -93,7 +94,7 @@ def write_part(finder: Any, watched: Watched, exit_code: int | None) -> None:
     with suppress(Exception):  # the child's own work is done, and the parent says what it missed
         folder = Path(watched.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        session = session_of(finder, watched.script, exit_code, watched.steps)
+        session = session_of(finder, watched.script, exit_code, watched.steps, sampler=sampler)
         session.save(folder / f"part-{os.getpid()}.session")
 
 

@@ -86,7 +86,7 @@ class StepFinder:
         self._known_at_begin = 0, 0, 0
         self.running: list[int] = []  # ids of optimizers
         self.in_known_step = False  # a step whose backward passes are only counted
-        self._thread: int | None = None
+        self.thread: int | None = None
         self._model: nn.Module | None = None
         self._line = ""  # where a model's call began the open step
         self._numbers: dict[int, int] = {}  # id of an optimizer -> its number
@@ -257,10 +257,10 @@ class StepFinder:
         """Torch's hook before ``Optimizer.step``."""
         if self.only not in (None, StepKind.OPTIMIZER):
             return
-        if get_ident() != self._thread:
+        if get_ident() != self.thread:
             if self.by_optimizer.count:
                 return
-            self._thread = get_ident()
+            self.thread = get_ident()
         now, key = perf_counter_ns(), id(optimizer)
         if key in self.running:  # an error ended that call
             self.running.clear()
@@ -282,7 +282,7 @@ class StepFinder:
 
     def optimizer_ended(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Torch's hook after ``Optimizer.step``."""
-        if get_ident() != self._thread or not self.running:
+        if get_ident() != self.thread or not self.running:
             return
         self.running.pop()
         if self.running:
@@ -364,7 +364,7 @@ class StepFinder:
     def phase_changes(self, name: str) -> None:
         """The script enters a phase, or leaves the outermost one: no name."""
         now = perf_counter_ns()
-        if self.only is not None or self._thread not in (None, get_ident()) or bool(name) == (self._block is not None):
+        if self.only is not None or self.thread not in (None, get_ident()) or bool(name) == (self._block is not None):
             return
         if self._undecided.ended_by_backward:
             self._end_backward(now)
@@ -439,9 +439,9 @@ class StepFinder:
         return self.by_optimizer if self.by_optimizer.count else self.by_backward
 
     def _mine(self) -> bool:
-        if self._thread is None:
-            self._thread = get_ident()
-        return self._thread == get_ident()
+        if self.thread is None:
+            self.thread = get_ident()
+        return self.thread == get_ident()
 
     def _open(self, begin: int, by: object = None) -> None:
         """A step begins, by a call of a module or optimizer, or where the one before ended."""

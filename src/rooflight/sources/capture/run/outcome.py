@@ -10,25 +10,34 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.records.measurement import Measurement
-from rooflight.records.session import Session
-from rooflight.records.timeline import Run, RunStep, StepKind
+from rooflight.records.session import Int64, Session
+from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
+from rooflight.sources.capture.run.sampler import Sampler
 from rooflight.sources.capture.run.steps import Steps
 
 _FEW: Final = 3
+_LIES_IN: Final = {Within.LOADER: "loader", Within.STARTING: "loader", Within.SAVING: "checkpoint"}
 
 
 def session_of(
-    finder: StepFinder, script: str, exit_code: int | None, limit: int | None, others: float | None = None
+    finder: StepFinder,
+    script: str,
+    exit_code: int | None,
+    limit: int | None,
+    others: float | None = None,
+    sampler: Sampler | None = None,
 ) -> Session:
     """The session of a run that has ended; without records where no step could be recorded. At most ``limit`` steps
     after the skipped ones are timed, those like the recorded one. ``others``: the share of the CPU of other programs.
+    ``sampler`` saw what the host did.
     """
     finder.finish()
     kind, steps, caller, cycle = _found(finder)
     run = Run(script=script, exit_code=exit_code, seen=_seen(finder))
     if kind is None:
+        run = replace(run, between=sampler.whole if sampler is not None else ())
         empty = _empty()
         return replace(empty, run=run, environment={**empty.environment, "target": script})
     kept = finder.recorder.kept.get(kind)
@@ -46,14 +55,38 @@ def session_of(
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
         turns=steps.turns(cycle if kept is None else kept.cycle),
     )
-    between = steps.between(cycle, undisturbed(range(step.count)))
+    counted = undisturbed(range(step.count))
+    between = steps.between(cycle, counted)
+    sampler = sampler if sampler is not None and sampler.thread == finder.thread else None
+    if sampler is not None:
+        between = _with_lines(between, sampler, *steps.spans(cycle), np.array([each for each in counted if each]))
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
     session = replace(session, run=run, environment={**session.environment, "target": script})
     sizes = steps.sizes(cycle)
     like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
     timed = undisturbed([each for each, size in enumerate(sizes) if size in like]) or undisturbed(range(step.count))
-    return _with_times(session, steps.seconds(cycle)[timed[:limit]], None if place is not None else 0.0, others)
+    host = None
+    if sampler is not None and timed:
+        begins, ends = steps.spans(cycle)
+        host = sampler.within(begins[timed[:limit]], ends[timed[:limit]])
+    return _with_times(session, steps.seconds(cycle)[timed[:limit]], None if place is not None else 0.0, others, host)
+
+
+def _with_lines(
+    between: tuple[Between, ...], sampler: Sampler, begins: Int64, ends: Int64, counted: Int64
+) -> tuple[Between, ...]:
+    """The same, with the lines of each by what the host's thread did: samples tell a loader, a checkpoint, the rest."""
+    if not len(counted):
+        return between
+    gaps = ends[counted - 1], begins[counted]
+    evaluating = sampler.within(*gaps, evaluating=True)
+    rest = sampler.within(*gaps)
+    by_name: dict[str, list[HostLine]] = {"loader": [], "checkpoint": [], "other": []}
+    for line in rest.lines if rest is not None else ():
+        by_name[_LIES_IN.get(line.within, "other")].append(line)
+    without = evaluating.lines if evaluating is not None else ()
+    return tuple(replace(each, lines=tuple(by_name.get(each.name, without))) for each in between)
 
 
 def _begins(by: type | None) -> str:
@@ -108,7 +141,9 @@ def _undisturbed(skip: int, taken: set[int], places: Iterable[int]) -> list[int]
     return settled if len(settled) >= _FEW else places
 
 
-def _with_times(session: Session, walls: np.ndarray[Any, Any], same: float | None, others: float | None) -> Session:
+def _with_times(
+    session: Session, walls: np.ndarray[Any, Any], same: float | None, others: float | None, host: HostTime | None
+) -> Session:
     """The session, with the times of steps; of its ops those on the CPU, since elsewhere none waited for the device."""
     if not len(walls) and session.measurement is None:
         return session
@@ -120,6 +155,7 @@ def _with_times(session: Session, walls: np.ndarray[Any, Any], same: float | Non
             op_starts_s=np.empty((0, 0)) if own is None else own.op_starts_s,
             same_calls=same,
             others_share=others,
+            host=host,
             clock="steps of the script" + ("; ops, while one was recorded" if own is not None else ""),
         )
     )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rooflight.records.session import Int64
 from rooflight.records.timeline import Between, SameSteps
 
 _MOST: Final = 1 << 20  # calls that are kept: 64 MB
@@ -96,6 +97,11 @@ class Steps:
         """How long each step of ``cycle`` calls took."""
         begins, ends, *_ = self._whole(cycle)
         return np.asarray((ends[:, -1] - begins[:, 0]) * 1e-9)
+
+    def spans(self, cycle: int) -> tuple[Int64, Int64]:
+        """When each step of ``cycle`` calls began and ended, in ns."""
+        begins, ends, *_ = self._whole(cycle)
+        return begins[:, 0], ends[:, -1]
 
     def between(self, cycle: int, counted: Collection[int]) -> tuple[Between, ...]:
         """What lay before a step, in the mean of those at the places ``counted``; before the first lay nothing."""

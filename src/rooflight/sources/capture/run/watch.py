@@ -14,6 +14,7 @@ from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
 from rooflight.sources.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.sources.capture.run.launch import mark_function, start
+from rooflight.sources.capture.run.sampler import Sampler
 
 _STDERR: Final = 2
 
@@ -26,6 +27,7 @@ class Watch:
         self.exit_code: int | None = 0
         self.finder: Any = None
         self.bystander: Any = None  # sees from then on what other programs take of the CPU
+        self.sampler: Sampler | None = None
         self.forks, self.broken = 0, ""
         self.errors = _STDERR  # or a descriptor of it that the script does not know, closed in children
         with suppress(OSError):
@@ -43,6 +45,9 @@ class Watch:
         self._forget_signal = before_terminated(self._leaves)
         os.register_at_fork(after_in_parent=self._forks, after_in_child=self._forked)
 
+    def _evaluates(self) -> bool:
+        return self.finder is not None and self.finder.waits.evaluates_since > 0
+
     def _torch_is_there(self) -> None:
         from rooflight.hardware.machine.cpu_load import Bystander
         from rooflight.sources.capture.run.finder import StepFinder
@@ -52,6 +57,8 @@ class Watch:
             self.bystander = Bystander()
             self.finder = StepFinder(skip=watched.skip, only=watched.only, named=watched.named)
             install(self.finder)
+            if self.sampler is not None:
+                self.sampler.skip_compiling()
             follow_spawned(watched)
         except Exception as error:  # of a torch that has other names: the script is to run all the same
             self.broken = f"{type(error).__name__}: {error}"
@@ -59,6 +66,8 @@ class Watch:
     def run(self, script: Callable[[], None]) -> None:
         """Run the script, and take note of how it ends."""
         self.exit_code = 0
+        self.sampler = Sampler(self._evaluates)
+        self.sampler.start()
         try:
             script()
         except SystemExit as stop:
@@ -70,12 +79,16 @@ class Watch:
         except BaseException:
             self.exit_code = 1
             raise
+        finally:
+            self.sampler.stop()
 
     def end(self) -> None:
         """The process ends: say what was found, once."""
         ended, self._ended = self._ended, None
         if ended is None or os.getpid() != self._open_process:
             return
+        if self.sampler is not None:
+            self.sampler.stop()
         daemon = self._parent and (self.watched.ended or os.getppid() != self._parent)
         if daemon and self.finder is not None and self.finder.has_trained:
             ended = self._whole  # who started it has reported already
@@ -102,6 +115,7 @@ class Watch:
             self.errors = _STDERR
         if self._ended is not None:
             self._ended = _part
+        self.sampler = None  # timers and threads stay with the parent
         if self.finder is not None:
             self.finder.starts_anew()
 
@@ -119,4 +133,4 @@ def launched(facts: dict[str, Any]) -> None:
 
 
 def _part(watch: Watch) -> None:
-    write_part(watch.finder, watch.watched, watch.exit_code)
+    write_part(watch.finder, watch.watched, watch.exit_code, watch.sampler)

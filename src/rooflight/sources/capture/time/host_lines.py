@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import CodeType, FrameType
@@ -32,6 +32,7 @@ _WITHIN: Final = (
     ("torch/utils/data/", Within.LOADER),
     ("torch/distributed/", Within.COLLECTIVES),
     ("torch/optim/", Within.OPTIMIZER),
+    ("torch/serialization.py", Within.SAVING),
     ("torch/utils/checkpoint.py", Within.CHECKPOINTING),
     ("torch/autograd/", Within.BACKWARD),
     ("multiprocessing/", Within.PROCESS),
@@ -69,23 +70,14 @@ class HostLines:
 
     def lines(self, steps: int) -> tuple[HostLine, ...]:
         """Where the thread was longest, of one of so many steps."""
-        found = [
-            HostLine(
-                where="" if code is None else f"{shown(code.co_filename)}:{line}",
-                function="" if code is None else code.co_qualname,
-                within=within,
-                seconds=seconds / steps,
-                asleep_s=asleep_s / steps,
-            )
-            for (code, line, within), (seconds, asleep_s) in self._found.items()
-        ]
-        return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_LINES])
+        seconds, asleep_s = ({key: both[at] / steps for key, both in self._found.items()} for at in (0, 1))
+        return longest_lines(seconds, asleep_s)
 
     def _run(self, stop: threading.Event) -> None:
         wall, awake = time.perf_counter(), self._awake_s()
         while not stop.wait(self._interval_s):
             frame = sys._current_frames().get(self._thread)
-            key = None if frame is None else self._key(frame)  # before a file is read, in which the thread goes on
+            key = None if frame is None else self.key(frame)  # before a file is read, in which the thread goes on
             now, then = time.perf_counter(), self._awake_s()
             if key is not None:
                 self.take(key, now - wall, then - awake)
@@ -106,14 +98,17 @@ class HostLines:
         self._unsure = [*(() if awake_s > 0 else self._unsure), (found, max(0.0, wall_s - awake_s))]
 
     def _awake_s(self) -> float:
-        """For how long the thread has run, or has waited for a CPU (Linux), so far."""
-        try:
-            ran, waited, _ = self._schedule.read_text().split()
-        except OSError:
-            return time.clock_gettime(time.pthread_getcpuclockid(self._thread))
-        return (int(ran) + int(waited)) * 1e-9
+        return sum(self.clocks())
 
-    def _key(self, frame: FrameType) -> Key:
+    def clocks(self) -> tuple[float, float]:
+        """For how long the thread has run so far, and has waited for a CPU, which Linux alone tells."""
+        try:
+            ran, waited, _ = self._schedule.read_bytes().split()
+        except OSError:
+            return time.clock_gettime(time.pthread_getcpuclockid(self._thread)), 0.0
+        return int(ran) * 1e-9, int(waited) * 1e-9
+
+    def key(self, frame: FrameType) -> Key:
         """The innermost line of the program's own, and what library code it is in."""
         within, each = Within.ITSELF, frame
         while each is not None:
@@ -138,6 +133,24 @@ class HostLines:
             named = next((name for part, name in _WITHIN if part in file), Within.ITSELF)
             self._places[code] = None if is_users(file) else named
         return self._places[code]
+
+    of_a_sample = (key, _called_by, _place, clocks)
+
+
+def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
+    """The lines that took longest."""
+    found = (
+        HostLine(
+            where="" if code is None else f"{shown(code.co_filename)}:{line}",
+            function="" if code is None else code.co_qualname,
+            within=within,
+            seconds=its_s,
+            asleep_s=asleep_s[code, line, within],
+        )
+        for (code, line, within), its_s in seconds.items()
+        if its_s > 0
+    )
+    return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_LINES])
 
 
 def host_lines(step: Callable[[], Any], least: int, *, again: bool = True) -> tuple[tuple[HostLine, ...], list[float]]:

@@ -1,0 +1,134 @@
+"""The sampler of a script's main thread: by a timer's signal, where that is free, else by a thread."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from rooflight.records.timeline import HostTime
+from rooflight.sources.capture.run import sampler as module
+from rooflight.sources.capture.run.sampler import Sampler
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="timers that interrupt one thread are Linux's")
+
+
+def busy(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+def sampled(run: object, sampler: Sampler) -> HostTime:
+    begin = time.perf_counter_ns()
+    sampler.start()
+    try:
+        run()  # type: ignore[operator]
+    finally:
+        sampler.stop()
+    found = sampler.within(np.array([begin]), np.array([time.perf_counter_ns()]))
+    assert found is not None
+    return found
+
+
+def test_a_busy_line_and_a_sleeping_one_are_told_apart() -> None:
+    def program() -> None:
+        for _ in range(20):
+            busy(0.01)
+            time.sleep(0.02)
+
+    found = sampled(program, Sampler(lambda: False))
+    by_function: dict[str, list[float]] = {}
+    for line in found.lines:
+        sums = by_function.setdefault(line.function.rpartition(".")[2], [0.0, 0.0])
+        sums[0] += line.seconds
+        sums[1] += line.asleep_s
+    assert by_function["busy"][0] == pytest.approx(0.2, rel=0.5)
+    assert by_function["program"][1] > 0.6 * by_function["program"][0]  # asleep
+    assert by_function["program"][0] == pytest.approx(0.4, rel=0.5)
+    assert found.cpu_s < 0.35
+
+
+def test_the_signal_is_as_before_and_nothing_ticks_afterwards() -> None:
+    sampler = Sampler(lambda: False)
+    sampler.start()
+    assert signal.getsignal(signal.SIGURG) == sampler._tick
+    sampler.stop()
+    sampler.stop()
+    assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
+    count = len(sampler._samples)
+    busy(0.03)
+    assert len(sampler._samples) == count
+
+
+def test_a_handler_that_the_script_set_meanwhile_stays() -> None:
+    sampler = Sampler(lambda: False)
+    sampler.start()
+    own = lambda *_: None  # noqa: E731
+    try:
+        signal.signal(signal.SIGURG, own)
+        sampler.stop()
+        assert signal.getsignal(signal.SIGURG) is own
+    finally:
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+def test_where_the_signal_is_taken_a_thread_looks() -> None:
+    signal.signal(signal.SIGURG, lambda *_: None)
+    try:
+        found = sampled(lambda: busy(0.3), Sampler(lambda: False))
+    finally:
+        signal.signal(signal.SIGURG, signal.SIG_DFL)
+    assert sum(line.seconds for line in found.lines if line.function == "busy") > 0.15
+
+
+def test_in_another_thread_it_does_not_fail() -> None:
+    found: list[HostTime] = []
+
+    def work() -> None:
+        found.append(sampled(lambda: busy(0.3), Sampler(lambda: False)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found[0].lines[0].function == "busy"
+
+
+def test_samples_are_thinned_and_still_stand_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 32)
+    sampler = Sampler(lambda: False, interval_s=1e-3)
+    found = sampled(lambda: busy(0.4), sampler)
+    assert len(sampler._samples) < 32 * module._WIDTH
+    assert sampler._interval_s > 1e-3
+    assert sum(line.seconds for line in found.lines) == pytest.approx(0.4, rel=0.3)
+
+
+def test_evaluations_are_apart() -> None:
+    evaluates = [False]
+
+    def program() -> None:
+        busy(0.1)
+        evaluates[0] = True
+        busy(0.2)
+        evaluates[0] = False
+
+    sampler = Sampler(lambda: evaluates[0])
+    begin = time.perf_counter_ns()
+    rest = sampled(program, sampler)
+    other = sampler.within(np.array([begin]), np.array([time.perf_counter_ns()]), evaluating=True)
+    assert other is not None
+    assert sum(each.seconds for each in other.lines) == pytest.approx(0.2, rel=0.4)
+    assert sum(each.seconds for each in rest.lines) == pytest.approx(0.1, rel=0.6)
+
+
+def test_of_few_samples_nothing_is_said() -> None:
+    sampler = Sampler(lambda: False)
+    sampler.start()
+    sampler.stop()
+    assert sampler.within(np.array([0]), np.array([time.perf_counter_ns()])) is None
+    assert sampler.within(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)) is None
+    assert sampler.whole == ()
