@@ -427,3 +427,47 @@ def test_an_uncalibrated_machine_in_a_pipe_is_not_calibrated(script, tmp_path, m
     assert re.search(says, " ".join(ended.err.split()))
     assert ended.document["totals"]["op_bound_s"] in (0, None)
     assert (tmp_path / "run.session").exists()
+
+
+OWN_LINES = """
+import time, torch
+def tokenized(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+net = torch.nn.Linear(8, 8)
+some = torch.optim.SGD(net.parameters())
+for step in range(30):
+    tokenized(0.02)
+    time.sleep(0.02)
+    net(torch.randn(4, 8)).sum().backward()
+    some.step()
+"""
+
+
+def test_lines_between_steps_are_named_by_what_they_do(script):
+    ended = script(OWN_LINES)
+    rows = {row["cause"]: row for row in ended.document["account"]["rows"]}
+    for cause, function, seconds in (("python", "tokenized", 0.02), ("asleep", "<module>", 0.02)):
+        assert rows[cause]["seconds"] == pytest.approx(seconds, rel=0.5)
+        assert rows[cause]["where"][0]["function"] == function
+    assert sum(row["seconds"] for row in rows.values()) <= ended.document["account"]["wall_s"] * 1.001
+    found = {each["id"]: each for each in ended.document["findings"]}
+    assert {"host-code", "asleep"} <= found.keys()
+    assert found["asleep"]["where"][0]["file"].endswith("train.py")
+    assert "the program's own lines" in ended.err
+
+
+def test_a_run_without_a_step_has_an_account_by_line(script):
+    ended = script(
+        "import time, torch\ndef work():\n    end = time.thread_time() + 0.5\n"
+        "    while time.thread_time() < end:\n        pass\nwork()\ntime.sleep(0.5)\ntorch.ones(3)\n"
+    )
+    account = ended.document["account"]
+    rows = {row["cause"]: row for row in account["rows"]}
+    assert account["iterations"] == 1
+    assert sum(row["share"] for row in account["rows"]) == pytest.approx(1)
+    assert rows["python"]["source"] == "measured"
+    assert "work" in [place["function"] for place in rows["python"]["where"]]
+    assert rows["asleep"]["seconds"] == pytest.approx(0.5, rel=0.5)  # and what reading torch slept
+    assert "No step was found" in " ".join(ended.err.split())

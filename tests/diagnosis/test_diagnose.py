@@ -395,7 +395,10 @@ def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None
     report = in_brief(report_of(analysis := timed(session), found=diagnose(analysis)), "a.session")
     assert report.brief.conclusion.startswith("First: attention written out")
     assert report.brief.table("findings").rows[0][1].endswith(f"), {line}")
-    assert report.brief.notes[0] == "Evidence: rooflight diagnose a.session"
+    (next_steps,) = report.brief.notes
+    assert next_steps.startswith(
+        "rooflight diagnose a.session has the evidence, rooflight analyze (the same) all tables"
+    )
 
 
 def test_reports_have_the_findings_and_the_regime() -> None:

@@ -30,7 +30,8 @@ class DeviceFigures(Fields, frozen=True, kw_only=True):
     is limited by compute.
 
     With what-if roofs ``name`` is that of the ``part`` and of these: matrix work of more bits is bounded in
-    ``what_if_precision``, the clock is locked at ``what_if_clock_hz``.
+    ``what_if_precision``, the clock is locked at ``what_if_clock_hz``. ``notes`` say what is particular, such as how to
+    measure roofs that are not known.
     """
 
     name: str
@@ -46,6 +47,7 @@ class DeviceFigures(Fields, frozen=True, kw_only=True):
     roofs_used: str
     threads: int | None
     sources: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 class TotalsFigures(SummedFields, frozen=True, kw_only=True):

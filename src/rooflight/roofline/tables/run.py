@@ -6,12 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
+from rooflight.records.account import WORDS, Cause
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table
 from rooflight.records.timeline import Run, RunStep, SameSteps
+from rooflight.roofline.tables.document import AnalysisDocument
 from rooflight.roofline.tables.findings import first_findings
 
 _MUCH_BETWEEN: Final = 0.05
+_MANY_TIMES: Final = 100
 _ROWS: Final = 4
 _FIRST: Final = (
     "regime", "account", "throughput", "not worth it", "calls of optimizers", "unequal steps", "mean iteration",
@@ -51,8 +54,10 @@ def _size(size: SameSteps) -> str:
     return f"{passes} and {size.nodes:,} autograd nodes ({time}{recorded})"
 
 
-def of_script(run: Run | None, verdict: str) -> str:
-    """The conclusion of a step that belongs to a script: what the step is, and what lies between steps."""
+def of_script(run: Run | None, verdict: str, *, brief: bool = False) -> str:
+    """The conclusion of a step that belongs to a script: what the step is, and unless in ``brief`` what lies between
+    steps.
+    """
     if run is None:
         return verdict
     if run.step is None:
@@ -61,7 +66,7 @@ def of_script(run: Run | None, verdict: str) -> str:
         return f"No step was found in {run.script}: it made {run.seen}. {name}{took}"
     what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.where}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
-    if part < _MUCH_BETWEEN:
+    if brief or part < _MUCH_BETWEEN:
         return what + verdict
     longest = max(run.between, key=lambda each: each.seconds)
     name = {"other": "the script's own code"}.get(longest.name, f"the {longest.name}")
@@ -74,6 +79,29 @@ def calls_of(step: RunStep) -> str:
     return f"one call of {step.name}" if step.turns < 2 else f"{step.turns} turns of the loop, with {step.name}"
 
 
+def _of_iterations(data: object) -> str:
+    """What a step of a measured script is, how long an iteration takes, how many times what its work needs, and what
+    takes most beside that. Empty of anything else.
+    """
+    if not isinstance(data, AnalysisDocument) or data.run is None or data.run.step is None or data.account is None:
+        return ""
+    wall_s, rows = data.account.wall_s, data.account.rows
+    light_s = sum(row.seconds for row in rows if row.cause is Cause.LIGHT)
+    longest = next((row for row in rows if row.cause is not Cause.LIGHT and row.source == "measured"), None)
+    if longest is None:
+        return ""
+    times = wall_s / light_s if light_s else 0.0
+    factor = f"{times:.1f}" if times < _MANY_TIMES else f"{times:,.0f}"
+    needs = f", {factor} times the {Quantity(light_s, 's')} that its work needs" if light_s else ""
+    of = "the rest" if light_s else "it"
+    text = (
+        f"An iteration takes {Quantity(wall_s, 's')}{needs}. Most of {of}: {WORDS[longest.cause].partition(':')[0]}, "
+    )
+    text += f"{percent(longest.share)}."
+    unknown = f" No bounds here: {'; '.join(data.device.notes)}." if not light_s and data.device.notes else ""
+    return of_script(data.run, text + unknown, brief=True)
+
+
 def in_brief(report: Report, path: str, options: str = "") -> Report:
     """The same report, of which a terminal shows the first screen; ``path`` is the session, for all of it, with these
     options.
@@ -84,12 +112,11 @@ def in_brief(report: Report, path: str, options: str = "") -> Report:
     tables = [first_findings(found)] if found is not None else []
     tables += [_longest(layers)] if layers is not None and found is None else []
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
-    notes = [f"Evidence: rooflight diagnose {path}{options}"] if found is not None else []
-    notes += [
-        f"All tables{more}: rooflight analyze {'(the same)' if options else '(the same file)' if notes else path}"
-    ]
+    evidence = f"rooflight diagnose {path}{options} has the evidence, " if found is not None else ""
+    notes = [f"{evidence}rooflight analyze {'(the same)' if evidence else path} all tables{more}"]
     brief = replace(
         report,
+        conclusion=_of_iterations(report.data) or report.conclusion,
         facts=tuple(facts),
         tables=tuple(tables),
         series=(),
