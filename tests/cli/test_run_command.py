@@ -471,3 +471,37 @@ def test_a_run_without_a_step_has_an_account_by_line(script):
     assert "work" in [place["function"] for place in rows["python"]["where"]]
     assert rows["asleep"]["seconds"] == pytest.approx(0.5, rel=0.5)  # and what reading torch slept
     assert "No step was found" in " ".join(ended.err.split())
+
+
+RANKS = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def augmented():
+    end = time.thread_time() + 0.02 * dist.get_rank()
+    while time.thread_time() < end:
+        pass
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+some = torch.optim.SGD(net.parameters())
+for step in range(25):
+    augmented()
+    net(torch.randn(16, 64)).sum().backward()
+    some.step()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RANKS)
+    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "train.py"]
+    ours = ["rooflight", "run", "--json", "run.json", "--save", "run.session"]
+    done = subprocess.run([sys.executable, "-m", *ours, *launch], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert (document["schema"], document["slowest_rank"]) == ("rooflight.ranks/1", 1)
+    waited = {row["cause"]: row["seconds"] for row in document["accounts"]["0"]["rows"]}
+    assert waited["communication"] == pytest.approx(0.02, rel=0.6)
+    text = " ".join(done.stderr.split())
+    assert "The others wait for rank 1" in text
+    assert "more of the program's own lines than the others' median" in text
+    assert rl.load("run.rank1.session").environment["rank"] == "1"

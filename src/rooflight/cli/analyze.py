@@ -145,7 +145,7 @@ def analyze(
     if output.brief:
         from rooflight.roofline.tables.run import in_brief
 
-        report = in_brief(report, target[0])
+        report = in_brief(report, " ".join(target))
     outputs.write(report, failed)
 
 

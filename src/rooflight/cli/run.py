@@ -23,6 +23,7 @@ from rooflight.records.options import Option
 from rooflight.records.quantity import count_of
 
 if TYPE_CHECKING:
+    from rooflight.records.session import Session
     from rooflight.records.timeline import StepKind
     from rooflight.sources.capture.run.children import Watched
     from rooflight.sources.capture.run.watch import Watch
@@ -191,20 +192,25 @@ class Launch:
             self.watched.end()
             children = count_of(watch.forks, "child", "children")
             watch.say(f"{script} forked {children}: what is still running reports when it ends")
-        rank, path = self.environment.get("RANK", "0"), self.saved
+        rank = self.environment.get("RANK", "0")
+        first, *others = with_parts(session, folder)
+        saved = [self._save(first, rank), *(self._save(other, other.environment["rank"]) for other in others)]
+        if rank == "0":
+            self._analyze(watch, saved)
+
+    def _save(self, session: Session, rank: str) -> Path:
+        path = self.saved
         if rank != "0":
             path = path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
-        session = with_parts(session, folder)
         try:
-            session.save(path)
+            return session.save(path)
         except OSError as error:  # the report is still worth having
-            path = Path(tempfile.gettempdir()) / path.name
-            tell(f"{self.saved}: {error.strerror}: the session is in {session.save(path)}")
-        if rank == "0":
-            self._analyze(watch, path)
+            path = session.save(Path(tempfile.gettempdir()) / path.name)
+            tell(f"{self.saved}: {error.strerror}: the session is in {path}")
+            return path
 
-    def _analyze(self, watch: Watch, path: Path) -> None:
-        command = [sys.executable, "-P", "-m", "rooflight", "analyze", str(path), "--brief", *self.outputs]
+    def _analyze(self, watch: Watch, paths: list[Path]) -> None:
+        command = [sys.executable, "-P", "-m", "rooflight", "analyze", *map(str, paths), "--brief", *self.outputs]
         os.chdir(self.place)  # the outputs were named there
         if not os.isatty(watch.errors):  # in a pipe nobody waits for half a minute of calibrating
             command.append("--no-calibrate")

@@ -135,10 +135,24 @@ class RankedAnalysis(Shown):
         """
         if (last := self.waiting.last) is not None:
             return last.rank
+        if (own := self.own_by_account) is not None:
+            return max(own, key=lambda rank: own[rank])
         measured = [time for time in self.times if time.measured_s is not None]
         # a rank whose collectives were not timed would have its waits counted as its own
         exposed = [time for time in measured if time.exposed_s is not None]
         return max(exposed or measured or self.times, key=lambda time: time.slowness).rank
+
+    @cached_property
+    def own_by_account(self) -> dict[int, float] | None:
+        """By rank what an iteration takes without its waits in collectives, of live runs, in which no collective was
+        timed; None where not all ranks know it.
+        """
+        accounts = {rank: analysis.account for rank, analysis in self.analyses.items()}
+        waits = {rank: account.seconds(Cause.COMMUNICATION, Cause.RANK) for rank, account in accounts.items()}
+        measured = all(account.source == "measured" for account in accounts.values())
+        if not measured or not any(waits.values()) or any(time.exposed_s is not None for time in self.times):
+            return None
+        return {rank: account.wall_s - waits[rank] for rank, account in accounts.items()}
 
     @cached_property
     def least_exposed(self) -> int | None:
@@ -317,6 +331,8 @@ def _verdict(ranked: RankedAnalysis) -> str:
         return (
             f"Nothing was measured: rank {slowest.rank} has the largest op bound, {Quantity(slowest.op_bound_s, 's')}."
         )
+    if (own := ranked.own_by_account) is not None:
+        return _of_accounts(ranked, own)
     step, waiting = ranked.figures.get("measured step"), ranked.figures.get("exposed communication")
     if step is None or waiting is None or slowest.exposed_s is None:
         more = "" if step is None else f", {Quantity(step.width, 's')} longer than the fastest"
@@ -329,6 +345,17 @@ def _verdict(ranked: RankedAnalysis) -> str:
         f"({Quantity(waiting.width, 's')} apart, {percent(waiting.width / step.median)} of a step)."
         if waiting.most_name != slowest.rank
         else f"Rank {slowest.rank} is the slowest, and its collectives last longest: its own link may be the reason."
+    )
+
+
+def _of_accounts(ranked: RankedAnalysis, own: Mapping[int, float]) -> str:
+    wall_s, least = ranked.accounts[ranked.slowest].wall_s, min(own, key=lambda rank: own[rank])
+    mine_s, apart_s = own[ranked.slowest], own[ranked.slowest] - own[least]
+    if apart_s <= _EVEN * wall_s:
+        return f"The ranks are even: what they take without their waits differs by {Quantity(apart_s, 's')}."
+    return (
+        f"The others wait for rank {ranked.slowest}: of an iteration of {Quantity(wall_s, 's')} it takes "
+        f"{Quantity(mine_s, 's')} itself, rank {least} {Quantity(own[least], 's')}.{_straggler(ranked)}"
     )
 
 

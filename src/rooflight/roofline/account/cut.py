@@ -15,7 +15,7 @@ from rooflight.records.measurement import Float64
 from rooflight.records.session import Int64
 from rooflight.records.timeline import Between, HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
-from rooflight.roofline.account.times import OWN_CODE, Times
+from rooflight.roofline.account.times import OWN_CODE, Times, slept
 
 NEAR: Final = {"cpu": 0.01, "cuda": 0.5}
 """A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. GPU
@@ -183,7 +183,7 @@ def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = 
     for line in lines:
         mine_s = seconds * line.seconds / sampled_s
         cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
-        asleep_s = mine_s * line.asleep_s / line.seconds if cause is Cause.PYTHON else 0.0
+        asleep_s = mine_s * slept(line) / line.seconds if cause is Cause.PYTHON else 0.0
         place = place_of(line)
         yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
         cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause
@@ -220,7 +220,9 @@ def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[P
     rest_s = max(0.0, gaps_s - waited_s)
     own = [line for line in times.lines if line.within not in (within for _, each in _OF_LIBRARY for within in each)]
     asleep_s = min(rest_s, max(0.0, times.asleep_s - sum(each[2] for each in waits))) * _sleeping(own)
-    yield waited(Cause.ASLEEP, asleep_s, max(own, key=lambda each: each.asleep_s, default=None))
+    sleeping = max(own, key=lambda each: each.asleep_s, default=None)
+    exchanging = sleeping is not None and sleeping.within is Within.BACKWARD and bool(times.collectives.any())
+    yield waited(Cause.COMMUNICATION if exchanging else Cause.ASLEEP, asleep_s, sleeping)
     named = next((line for line in own if not line.within and line.where), None)
     # without a line of the program, ops took longer than in the profiled steps, as far as is known
     yield waited(Cause.UNKNOWN if times.lines and named is None else Cause.PYTHON, rest_s - asleep_s, named)

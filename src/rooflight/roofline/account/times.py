@@ -31,6 +31,7 @@ USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
 _LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
+_HARDLY: Final = 0.25
 
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
 _INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
@@ -39,6 +40,11 @@ OWN_CODE: Final = ("other", "run")
 """Names of what lies before a step that is the script's own; of a run without a step, all of it."""
 WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES, Within.SAVING)
 """What a line of the host may be in that is no op."""
+
+
+def slept(line: HostLine) -> float:
+    """Seconds that a sampled line slept; of one that is hardly asleep none, as its thread waited for others' CPUs."""
+    return line.asleep_s if line.asleep_s > _HARDLY * line.seconds else 0.0
 
 
 class Times:
@@ -87,9 +93,7 @@ class Times:
         own = [each for each in self.between if each.name in OWN_CODE and each.lines]
         sums = [sum(line.seconds for line in each.lines) for each in own]
         return tuple(
-            replace(
-                line, seconds=line.seconds * each.seconds / total_s, asleep_s=line.asleep_s * each.seconds / total_s
-            )
+            replace(line, seconds=line.seconds * each.seconds / total_s, asleep_s=slept(line) * each.seconds / total_s)
             for each, total_s in zip(own, sums, strict=True)
             for line in each.lines
             if line.within not in WAITS

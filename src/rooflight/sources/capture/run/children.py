@@ -98,9 +98,10 @@ def write_part(finder: Any, watched: Watched, exit_code: int | None, sampler: Sa
         session.save(folder / f"part-{os.getpid()}.session")
 
 
-def with_parts(session: Session, folder: Path) -> Session:
+def with_parts(session: Session, folder: Path) -> list[Session]:
     """The session of the process that stepped most often, if children trained and their parent did not; the steps are
-    those of all children, or of one rank of several that step together. Otherwise the parent's own.
+    those of all children. Of several ranks that step together the sessions of all, the first rank's first. Otherwise
+    the parent's own.
     """
     from rooflight.records.archive import load
 
@@ -110,11 +111,13 @@ def with_parts(session: Session, folder: Path) -> Session:
     parts = [] if own else [load(path) for path in sorted(folder.glob("part-*.session"))]
     found = [(part, part.run, part.run.step) for part in parts if part.run is not None and part.run.step is not None]
     if not found:
-        return session
-    most, its_run, step = max(found, key=lambda each: each[2].count)
+        return [session]
+    by_rank = {part.environment.get("rank", ""): part for part, _, _ in sorted(found, key=lambda each: each[2].count)}
+    most, its_run, step = max(found, key=lambda each: (each[0].environment.get("rank") == "0", each[2].count))
     ranks = int(most.environment.get("world_size", "1"))
     count = step.count if ranks > 1 else sum(each.count for _, _, each in found)
     who = f" in each of {ranks} ranks" if ranks > 1 else f" in {len(found)} child process{'es' * (len(found) > 1)}"
     whole = replace(its_run, script=run.script, exit_code=run.exit_code,
                     step=replace(step, where=step.where + who, count=count))  # fmt: skip
-    return replace(most, run=whole)
+    others = [part for part in by_rank.values() if ranks > 1 and part is not most]
+    return [replace(most, run=whole), *sorted(others, key=lambda part: int(part.environment["rank"]))]

@@ -66,8 +66,7 @@ class Watch:
     def run(self, script: Callable[[], None]) -> None:
         """Run the script, and take note of how it ends."""
         self.exit_code = 0
-        self.sampler = Sampler(self._evaluates)
-        self.sampler.start()
+        sampler = self.sample()
         try:
             script()
         except SystemExit as stop:
@@ -80,7 +79,14 @@ class Watch:
             self.exit_code = 1
             raise
         finally:
-            self.sampler.stop()
+            sampler.stop()
+
+    def sample(self) -> Sampler:
+        """Look from now on at which line the main thread is, unless that is done."""
+        if self.sampler is None:
+            self.sampler = Sampler(self._evaluates)
+            self.sampler.start()
+        return self.sampler
 
     def end(self) -> None:
         """The process ends: say what was found, once."""
@@ -123,7 +129,9 @@ class Watch:
 def spawned(facts: dict[str, Any]) -> Watch:
     """Watch this process, which multiprocessing spawned."""
     only = StepKind(facts["only"]) if facts["only"] else None
-    return Watch(Watched(**{**facts, "only": only}), _part)
+    watch = Watch(Watched(**{**facts, "only": only}), _part)
+    watch.sample()
+    return watch
 
 
 def launched(facts: dict[str, Any]) -> None:
