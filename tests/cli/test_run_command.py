@@ -493,7 +493,7 @@ dist.destroy_process_group()
 def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(RANKS)
-    launch = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "train.py"]
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
     ours = ["rooflight", "run", "--json", "run.json", "--save", "run.session"]
     done = subprocess.run([sys.executable, "-m", *ours, *launch], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
