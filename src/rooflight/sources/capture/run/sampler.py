@@ -27,7 +27,7 @@ from rooflight.sources.capture.time.host_lines import HostLines, Key, longest_li
 if TYPE_CHECKING:
     from rooflight.records.session import Int64
 
-INTERVAL_S: Final = 5e-3
+INTERVAL_S: Final = 1e-2
 _MOST: Final = 1 << 18  # samples that are kept: 8 MB; then every second is dropped, and half as many follow
 _WIDTH: Final = 4
 _FEW: Final = 10
@@ -73,6 +73,7 @@ class Sampler:
         """Sample no more; the script's own handler is back."""
         if self._stop is not None:
             self._stop.set()
+        self._stacks.close()
         if self._libc is not None:
             self._libc.timer_delete(self._timer)
             self._libc = None

@@ -6,12 +6,12 @@ thread's CPU clock at each sample. It runs in steps of its own; those that are t
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -49,7 +49,9 @@ class HostLines:
     def __init__(self, interval_s: float = INTERVAL_S) -> None:
         self._interval_s = interval_s
         self._thread = threading.get_ident()
-        self._schedule = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._schedule = -1
+        with suppress(OSError):  # Linux alone has it
+            self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._found: dict[Key, list[float]] = {}
         self._places: dict[CodeType, Within | None] = {}
         self._unsure: list[tuple[list[float], float]] = []
@@ -67,6 +69,14 @@ class HostLines:
             stop.set()
             thread.join()
             sys.setswitchinterval(before)
+            self.close()
+
+    def close(self) -> None:
+        """Give back what it holds; for how long the thread runs is then told by its CPU clock."""
+        schedule, self._schedule = self._schedule, -1
+        if schedule >= 0:
+            with suppress(OSError):
+                os.close(schedule)
 
     def lines(self, steps: int) -> tuple[HostLine, ...]:
         """Where the thread was longest, of one of so many steps."""
@@ -103,8 +113,8 @@ class HostLines:
     def clocks(self) -> tuple[float, float]:
         """For how long the thread has run so far, and has waited for a CPU, which Linux alone tells."""
         try:
-            ran, waited, _ = self._schedule.read_bytes().split()
-        except OSError:
+            ran, waited, _ = os.pread(self._schedule, 64, 0).split()
+        except (OSError, ValueError):  # or the program has closed it, and has another file of this number
             return time.clock_gettime(time.pthread_getcpuclockid(self._thread)), 0.0
         return int(ran) * 1e-9, int(waited) * 1e-9
 
