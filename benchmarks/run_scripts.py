@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import rooflight as rl
 
@@ -183,13 +184,16 @@ def named(row: Row, files: dict[str, str]) -> dict[str, str]:
 def reported(row: Row, aside: Path, stderr: str) -> tuple[list[str], str]:
     """What is wrong with the document and the session, and the step as the document tells it."""
     try:
-        run = json.loads((aside / "run.json").read_text())["run"]
+        document = json.loads((aside / "run.json").read_text())
     except FileNotFoundError:
         return (["no JSON was written"] if row.report == "must" else []), "no report"
+    document = document.get("slowest", document)  # of several ranks
+    run = document["run"]
     step = run["step"]
     if row.report == "none":
         return ["JSON was written"], str(step)
-    found = [] if run["exit_code"] == row.exit else [f"run.exit_code is {run['exit_code']}, not {row.exit}"]
+    found = unsound(document["account"], document["findings"])
+    found += [] if run["exit_code"] == row.exit else [f"run.exit_code is {run['exit_code']}, not {row.exit}"]
     if step is None:
         return found + ([] if "none" in row.kinds else ["no step was found"]), "no step"
     if step["kind"] not in row.kinds:
@@ -206,6 +210,21 @@ def reported(row: Row, aside: Path, stderr: str) -> tuple[list[str], str]:
     if "step" not in stderr:
         found.append("no report on standard error")
     return found + session_problems(row, aside / "run.session"), f"{step['kind']} {step['count']:,}, {step['where']}"
+
+
+def unsound(account: dict[str, Any] | None, findings: list[dict[str, Any]]) -> list[str]:
+    """What an account must hold, and does not."""
+    if account is None:
+        return []
+    rows, wall_s = account["rows"], account["wall_s"]
+    total = sum(row["seconds"] for row in rows)
+    found = [] if abs(total - wall_s) <= 1e-9 * wall_s else [f"rows sum to {total}, not to {wall_s}"]
+    found += [f"{row['cause']}: {row['seconds']} s" for row in rows if row["seconds"] < 0]
+    for each in findings:
+        held_s = sum(row["seconds"] for row in rows if row["cause"] in each["causes"])
+        if not each["predicted_gain_s"] <= each["seconds_lost"] * (1 + 1e-9) <= held_s * (1 + 1e-8):
+            found.append(f"{each['id']} gains {each['predicted_gain_s']} of {each['seconds_lost']} of {held_s} s")
+    return found
 
 
 def session_problems(row: Row, path: Path) -> list[str]:
