@@ -202,14 +202,16 @@ def reported(row: Row, aside: Path, stderr: str) -> tuple[list[str], str]:
         found.append(f"{step['count']} steps, not {' or '.join(map(str, row.steps)) or row.at_least}")
     if step["count"] > FEW and step.get("recorded") is None:
         found.append("no step was recorded")
-    if not (step["where"] and step["begins"]):
+    if not (step["where"]["line"] and step["begins"]):
         found.append("no place or beginning of the step")
     shares = [part["share"] for part in run["between"]]
     if not (all(0 <= share <= 1 for share in shares) and sum(shares) <= 1 + 1e-6):
         found.append(f"shares between steps: {shares}")
     if "step" not in stderr:
         found.append("no report on standard error")
-    return found + session_problems(row, aside / "run.session"), f"{step['kind']} {step['count']:,}, {step['where']}"
+    return found + session_problems(
+        row, aside / "run.session"
+    ), f"{step['kind']} {step['count']:,}, {step['where']['file']}:{step['where']['line']}"
 
 
 def unsound(account: dict[str, Any] | None, findings: list[dict[str, Any]]) -> list[str]:

@@ -25,8 +25,8 @@ def counts() -> int:
 def test_a_sleep_is_told_from_work() -> None:
     for function, asleep in ((sleeps, True), (counts, False)):
         lines, walls = host_lines(function, least=3)
-        assert lines[0].function.startswith(function.__name__)
-        assert lines[0].where.startswith("tests/capture/test_host_lines.py:")
+        assert lines[0].where.function.startswith(function.__name__)
+        assert lines[0].where.file == "tests/capture/test_host_lines.py"
         assert (lines[0].asleep_s > 0.5 * lines[0].seconds) is asleep
         assert len(walls) >= 3
 
@@ -45,7 +45,7 @@ def lets_go() -> None:
 
 def test_what_keeps_the_interpreter_is_named_and_not_what_lets_it_go_next() -> None:
     # on a busy machine the sampler itself wakes late, now and then in all steps of a try
-    tries = (host_lines(lambda: (holds(), lets_go()), least=8)[0][0].function for _ in range(4))
+    tries = (host_lines(lambda: (holds(), lets_go()), least=8)[0][0].where.function for _ in range(4))
     assert "holds" in tries
 
 
@@ -67,7 +67,7 @@ def test_a_loader_is_named_with_the_line_of_its_dataset() -> None:
 
     loader = torch.utils.data.DataLoader(Slow(), batch_size=2)
     lines, _ = host_lines(lambda: list(loader), least=2)
-    assert (lines[0].within, lines[0].function.rpartition(".")[2]) == ("the data loader", "__getitem__")
+    assert (lines[0].within, lines[0].where.function.rpartition(".")[2]) == ("the data loader", "__getitem__")
 
 
 def test_torchs_account_of_recompiles_is_read() -> None:
@@ -79,7 +79,7 @@ def test_torchs_account_of_recompiles_is_read() -> None:
     compiled = torch.compile(scaled, backend="eager", dynamic=False)
     for number in (3, 4, 5):
         compiled(torch.ones(2), number)
-    found = next(each for each in compilations() if each.function == "scaled")
+    found = next(each for each in compilations() if each.where and each.where.function == "scaled")
     assert found.times >= 3
     assert found.reason.startswith("number == ")
     torch._dynamo.reset()
@@ -97,5 +97,5 @@ def test_a_wait_for_a_cpu_is_no_sleep_though_it_is_told_late():
         (3, 0.001, 0.001),
     ):
         lines.take((code, line, Within.ITSELF), wall_s, awake_s)
-    asleep_s = {line.where.rpartition(":")[2]: line.asleep_s for line in lines.lines(1)}
-    assert asleep_s == pytest.approx({"1": 0.0, "2": 0.0, "3": 0.004}, abs=1e-9)
+    asleep_s = {line.where.line: line.asleep_s for line in lines.lines(1)}
+    assert asleep_s == pytest.approx({1: 0.0, 2: 0.0, 3: 0.004}, abs=1e-9)

@@ -1,9 +1,11 @@
-"""``rooflight profile-decode`` in tests: small, on one thread, its results in a folder of the test."""
+"""``rooflight run`` of scripts and ``profile-decode`` in tests: small, their results in a folder of the test."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 from calibrated import calibration_of, roofs_of
@@ -53,3 +55,34 @@ def calibrated(tmp_path, monkeypatch, one_thread):  # roofs are those of a numbe
     l2 = MemoryLevel(name="L2", capacity_bytes=1 << 20, bytes_per_s=1e15)
     memory = (l2, MemoryLevel(name="DRAM", bytes_per_s=1e14))
     calibrations.save(calibration_of(roofs_of(1e16, 1e14, matrix={"bfloat16": 1e16}, memory=memory), "test CPU"))
+
+
+@dataclass
+class Ended:
+    """How a script ended: its streams and exit code, and the document of the run."""
+
+    out: str
+    err: str
+    code: int
+    document: dict | None
+
+    @property
+    def run(self):
+        return self.document["run"]
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Runs a script's text: with ``rooflight run``, or as Python does."""
+    monkeypatch.chdir(tmp_path)
+
+    def start(text, *arguments, options=(), plain=False, stdin=""):
+        (tmp_path / "train.py").write_text(text)
+        ours = ("-m", "rooflight", "run", "--json", "run.json", "--save", "run.session", *options)
+        words = [sys.executable, *(() if plain else ours), "train.py", *arguments]
+        done = subprocess.run(words, capture_output=True, text=True, input=stdin, check=False)
+        written = tmp_path / "run.json"
+        return Ended(done.stdout, done.stderr, done.returncode,
+                     json.loads(written.read_text()) if written.exists() else None)  # fmt: skip
+
+    return start

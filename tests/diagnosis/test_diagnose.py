@@ -21,6 +21,7 @@ from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.draft import Facts
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.values import Values, levels
+from rooflight.records.account import Place
 from rooflight.records.measurement import Measurement
 from rooflight.records.session import Session
 from rooflight.records.timeline import Between, Compilation, HostLine, HostTime, Run, Within
@@ -219,8 +220,9 @@ def test_levels_tell_a_chain_from_calls_side_by_side() -> None:
 # -- remedies on the host
 
 
-def line(seconds: float, asleep_s: float, within: Within = Within.ITSELF, where: str = "data.py:31") -> HostLine:
-    return HostLine(where=where, function="Dataset.__getitem__", within=within, seconds=seconds, asleep_s=asleep_s)
+def line(seconds: float, asleep_s: float, within: Within = Within.ITSELF, number: int = 31) -> HostLine:
+    place = Place(file="data.py", line=number, function="Dataset.__getitem__") if number else None
+    return HostLine(where=place, within=within, seconds=seconds, asleep_s=asleep_s)
 
 
 def a_step() -> torch.Tensor:
@@ -230,7 +232,7 @@ def a_step() -> torch.Tensor:
 
 def test_a_sleeping_loader_is_named_with_its_line_and_gains_what_workers_hide() -> None:
     session = recorded(a_step)
-    host = HostTime(cpu_s=0.004, lines=(line(0.08, 0.079, Within.LOADER), line(0.004, 0.0, where="m.py:3")))
+    host = HostTime(cpu_s=0.004, lines=(line(0.08, 0.079, Within.LOADER), line(0.004, 0.0, number=3)))
     found = diagnose(timed(session, waits_s=0.08, host=host))
     first = found.findings[0]
     assert (found.regime, first.id) == (Regime.IDLE, "loader")
@@ -263,7 +265,9 @@ def test_time_that_others_took_is_not_the_programs_own() -> None:
 
 
 def test_the_recompile_limit_is_a_finding_with_torchs_reason() -> None:
-    compiled = Compilation(function="forward", where="m.py:15", times=8, reason="n == 36", limited=True)
+    compiled = Compilation(
+        where=Place(file="m.py", line=15, function="forward"), times=8, reason="n == 36", limited=True
+    )
     found = diagnose(timed(recorded(a_step), host=HostTime(cpu_s=1.0, compilations=(compiled,))))
     first = next(finding for finding in found.findings if finding.id == "recompiles")
     assert "forward, m.py:15, was compiled 8 times, the last time for n == 36" in first.evidence
@@ -390,8 +394,9 @@ def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None
     with rl.record(model) as recording:
         model(q)
     session = rl.load(recording.session.save(tmp_path / "a.session"))
+    place = session.class_lines["Attends"]
     line = f"tests/diagnosis/test_diagnose.py:{Attends.forward.__code__.co_firstlineno}"
-    assert dict(session.class_lines) == {"Attends": line}
+    assert (place.at, place.function) == (line, "Attends.forward")
     report = in_brief(report_of(analysis := timed(session), found=diagnose(analysis)), "a.session")
     assert report.brief.conclusion.startswith("First: attention written out")
     assert report.brief.table("findings").rows[0][1].endswith(f"), {line}")

@@ -16,6 +16,7 @@ from tracked import CPU
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.hardware.devices.spec import DeviceSpec
+from rooflight.records.account import Place
 from rooflight.records.timeline import Compilation, HostLine, HostTime, Within
 from rooflight.roofline.findings import Finding
 
@@ -51,7 +52,9 @@ def test_a_gap_is_spared_where_both_its_neighbours_are() -> None:
 def test_the_host_does_no_more_between_ops_than_its_cpu_time_says() -> None:
     x = torch.randn(8, 8)
     session = recorded(lambda: x.cos().sin())
-    lines = (HostLine(where="a.py:1", function="f", within=Within.ITSELF, seconds=0.022, asleep_s=0.0),)
+    lines = (
+        HostLine(where=Place(file="a.py", line=1, function="f"), within=Within.ITSELF, seconds=0.022, asleep_s=0.0),
+    )
     busy = Evidence(timed(session, waits_s=0.02, host=HostTime(cpu_s=0.012, lines=lines)))
     assert busy.long_gaps_s == pytest.approx(0.01, rel=0.01)  # 12 ms of CPU, 2 of them in ops
     assert busy.gain(other_s=0.01) == pytest.approx(0.01 * busy.step_s / 0.012, rel=0.01)  # others stretch all alike
@@ -148,7 +151,7 @@ def test_loops_that_compiled_code_gave_up_are_not_advised_to_be_written_anew() -
     rows = torch.randn(64, 8)
     session = recorded(lambda: torch.stack([row.cos() for row in rows]))
     plain = diagnose(timed(session, op_s=1e-5))
-    gave_up = (Compilation(function="f", where="a.py:1", times=8, limited=True, reason="x"),)
+    gave_up = (Compilation(where=Place(file="a.py", line=1, function="f"), times=8, limited=True, reason="x"),)
     wall_s = len(session) * (1e-5 + GAP_S)
     compiled = diagnose(timed(session, op_s=1e-5, host=HostTime(cpu_s=wall_s, compilations=gave_up)))
     assert "vectorise" in ids(plain)

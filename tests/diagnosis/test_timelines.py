@@ -121,7 +121,7 @@ def test_the_line_of_the_program_that_waits_is_named(read: Read) -> None:
     events = [*multiplied(5, 40, 1, at=0), *item, *multiplied(80, 100, 2, at=71), *frames]
     sync = found(read(*events), "sync")
     assert sync is not None
-    assert sync.evidence.endswith(", mostly in aten::item, step, train.py:31")
+    assert sync.evidence.endswith(", mostly in aten::item, step, me/train.py:31")
 
 
 REAL = {

@@ -18,7 +18,7 @@ import rooflight as rl
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.remedies.devices import with_devices
 from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
-from rooflight.records.account import CAUSES, REGIME_OF, Cause, Regime
+from rooflight.records.account import CAUSES, REGIME_OF, Cause, Place, Regime
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction
@@ -129,7 +129,9 @@ def on_a_cpu(lines: tuple[HostLine, ...], cpu_s: float, wall_s: float = 4.0) -> 
 
 
 def line(within: Within, seconds: float, asleep_s: float, where: str = "train.py:7") -> HostLine:
-    return HostLine(where=where, function="step", within=within, seconds=seconds, asleep_s=asleep_s)
+    file, _, number = where.partition(":")
+    place = Place(file=file, line=int(number), function="step") if file else None
+    return HostLine(where=place, within=within, seconds=seconds, asleep_s=asleep_s)
 
 
 def test_a_thread_that_waits_for_its_loader_waits_for_its_loader() -> None:

@@ -95,7 +95,7 @@ def test_causes_have_how_often_how_long_and_where(read):
     events, _ = BETWEEN["a wait lasts until the next launch"]
     details = read(*FIRST, *events, *SECOND).measurement.timeline.idle_details
     (detail,) = [each for each in details if each.cause is IdleCause.SYNC]
-    assert (detail.where, detail.where_s) == ("aten::item", pytest.approx(71e-6))
+    assert (detail.mostly_in, detail.mostly_in_s) == ("aten::item", pytest.approx(71e-6))
 
 
 def test_a_launch_that_takes_long_loads_its_kernel_and_one_that_is_unknown_has_no_cause(read):

@@ -49,20 +49,20 @@ def test_what_is_refused_says_the_line(tmp_path):
     assert run.returncode == 0, run.stderr
     *lines, imported = run.stdout.splitlines()
     assert lines == [
-        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
-        "refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
-        "refused_program.py:12 sends a tensor of the device to another process, for which it takes a GPU: "
+        "virtual/refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
+        "virtual/refused_program.py:12 compiles a CUDA extension, which only a GPU can run: leave it out",
+        "virtual/refused_program.py:12 sends a tensor of the device to another process, for which it takes a GPU: "
         "send a copy on the host",
-        "refused_program.py:31 asks again and again for a number of the device, which only a GPU has, "
+        "virtual/refused_program.py:31 asks again and again for a number of the device, which only a GPU has, "
         "and no answer ends its loop: limit it",
         "2000",
         "1.0",
         "0 8 False",
         "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
-        *(f"refused_program.py:{line}: {MIXED} cpu and cuda:0" for line in (19, 19, 19, 20)),
-        "refused_program.py:12: can't convert cuda:0 device type tensor to numpy: .cpu() first",
-        "refused_program.py:20 asks for cuda:1: say --gpus 2, or more",
-        "refused_program.py:21 asks for cuda:2: say --gpus 3, or more",
+        *(f"virtual/refused_program.py:{line}: {MIXED} cpu and cuda:0" for line in (19, 19, 19, 20)),
+        "virtual/refused_program.py:12: can't convert cuda:0 device type tensor to numpy: .cpu() first",
+        "virtual/refused_program.py:20 asks for cuda:1: say --gpus 2, or more",
+        "virtual/refused_program.py:21 asks for cuda:2: say --gpus 3, or more",
         *(f"torch.Size([{size}])" for size in (4, 4, 2, 3, 2)),
         "[1. 1. 1. 1.]",
     ]
@@ -70,7 +70,7 @@ def test_what_is_refused_says_the_line(tmp_path):
     rows = {
         (row["what"], row["answer"]): row for row in json.loads((tmp_path / "a.json").read_text())["run"]["assumed"]
     }
-    assert rows["apex, which is compiled for CUDA", "not here"]["where"] == "refused_program.py:56"
+    assert rows["apex, which is compiled for CUDA", "not here"]["where"]["line"] == 56
     assert rows["an address of the device", "one that only tells tensors apart"]["times"] == 5
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 
 from rooflight.costs.cost import Uncosted
 from rooflight.diagnosis.touched import Touched, numbers
@@ -119,10 +120,8 @@ class Evidence(Times):
         for at in np.argsort(first).tolist():
             module, function = divmod(int(pairs[at]), len(session.functions))
             name = session.modules[module].class_name
-            file, _, line = session.class_lines.get(name, "").rpartition(":")
-            place = Place(
-                file=file, line=int(line or 0), module=name, function="" if name else session.functions[function]
-            )
+            made = session.class_lines.get(name, Place())
+            place = structs.replace(made, module=name, function="" if name else session.functions[function])
             if name or place.function:
                 found[place] = found.get(place, 0.0) + float(seconds[at])
         return tuple(sorted(found, key=lambda place: -found[place])[:most])
@@ -130,7 +129,7 @@ class Evidence(Times):
     def places(self, calls: Iterable[int], most: int = 2) -> str:
         """The same in words: `` in Attention (train.py:52), F.softmax``."""
         names = (
-            f"{place.module} ({place.file}:{place.line})" if place.line else place.module or place.function
+            f"{place.module} ({place.at})" if place.line else place.module or place.function
             for place in self.where(calls, most)
         )
         text = ", ".join(names)

@@ -159,7 +159,7 @@ def _bound_s(analysis: Analysis) -> float:
 def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis]) -> str:
     """How long a step takes on each device, and whether it fits."""
     assert run.step is not None
-    found = [f"A step is {calls_of(run.step)} ({run.step.where})."] if run.step.where else []
+    found = [f"A step is {calls_of(run.step)} ({run.step.at})."] if run.step.at else []
     if run.exit_code and run.step.count == 1 and run.step.kind in (StepKind.MODULE, StepKind.BACKWARD):
         ended = f"{run.script} ended with exit code {run.exit_code} in its first step"
         why = f" {run.virtual.error}." if run.virtual and run.virtual.error else ""
@@ -197,7 +197,7 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     missing = next((each for each in run.assumed if each.answer == NOT_HERE), None)
     if missing is not None and run.exit_code:
         return (
-            f"{run.script} needs {missing.what} ({missing.where}): it{ended[4:]} before a step was found. "
+            f"{run.script} needs {missing.what} ({missing.where.at}): it{ended[4:]} before a step was found. "
             "Let it go another way where that import fails."
         )
     if run.step is not None and not run.exit_code:
@@ -261,7 +261,7 @@ def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
             ("what", "", lambda each: each.what),
             ("answer", "", lambda each: each.answer),
             ("times", "", lambda each: each.times),
-            ("where", "", lambda each: each.where),
+            ("where", "", lambda each: each.where.at),
         )
 
 

@@ -156,7 +156,7 @@ def _record_elsewhere(
     about, *more = session.environment["target"].split("\n")
     if not len(session) and run.exit_code:
         raise (RunFailed if about.startswith(STEP_FAILED) else TargetError)(about)
-    assumed = [f"{each.what}: {each.answer} ({each.where}, {count_of(each.times, 'time')})" for each in run.assumed]
+    assumed = [f"{each.what}: {each.answer} ({each.where.at}, {count_of(each.times, 'time')})" for each in run.assumed]
     notes = (f"{target} asks for a GPU: recorded on a virtual one.", *assumed, *more[1:])
     environment = {**session.environment, "model_class": more[0]}
     return Observed(session=replace(session, run=None, environment=environment),

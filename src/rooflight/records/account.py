@@ -106,6 +106,11 @@ REGIME_OF: Final[Mapping[Cause, Regime]] = {
 """The regime of a cause. That of ``light``, ``slow_kernels`` and ``unbounded_kernels`` is the op's."""
 
 
+def shown_path(file: str) -> str:
+    """A file as reports name it, which are run elsewhere: a path from the root by its name and its folder's."""
+    return "/".join(file.split("/")[-2:]) if file.startswith("/") else file
+
+
 class Place(Fields, frozen=True, kw_only=True):
     """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, or a ``module``
     of the model by its class; empty and 0 where it is not known.
@@ -116,9 +121,13 @@ class Place(Fields, frozen=True, kw_only=True):
     function: str = ""
     module: str = ""
 
+    @property
+    def at(self) -> str:
+        """``train.py:52``; empty where no line is known."""
+        return f"{self.file}:{self.line}" if self.line else ""
+
     def __str__(self) -> str:
-        at = f"{self.file}:{self.line}" if self.line else self.file
-        return ", ".join(filter(None, (self.function, at))) or self.module
+        return ", ".join(filter(None, (self.function, self.at or self.file))) or self.module
 
 
 class Row(Fields, frozen=True, kw_only=True):

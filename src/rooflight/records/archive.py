@@ -77,7 +77,7 @@ def load(path: str | Path) -> Session:
             environment={key: shortened(value) for key, value in header.environment.items()},
             notes=_notes(header.notes),
             run=header.run,
-            class_lines={shortened(name): shortened(line) for name, line in header.class_lines.items()},
+            class_lines={shortened(name): place for name, place in header.class_lines.items()},
         )
         _check(session)
         if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):

@@ -104,7 +104,7 @@ def _starts(touched: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Int64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Scope:
     """Where in the program a record belongs, by the numbers of the session's tables."""
 
     module: int
@@ -113,7 +113,7 @@ class Place:
     function: int
 
     @classmethod
-    def of(cls, session: Session, record: int) -> Place:
+    def of(cls, session: Session, record: int) -> Scope:
         """That of a record."""
         return cls(**{each.name: int(getattr(session.columns, each.name)[record]) for each in fields(cls)})
 
@@ -125,7 +125,7 @@ class Insertion:
     """
 
     before: int
-    place: Place
+    place: Scope
     signature: OpSignature
     written: int
 
@@ -156,7 +156,7 @@ def _columns_with(columns: Columns, new: Sequence[Insertion], places: Int64, sig
         signature=np.insert(columns.signature, places, np.array(signatures, dtype=np.int32)),
         **{
             each.name: np.insert(getattr(columns, each.name), places, [getattr(one.place, each.name) for one in new])
-            for each in fields(Place)
+            for each in fields(Scope)
         },
         parent=np.insert(parent, places, NO_PARENT).astype(np.int32),
         read_offsets=_offsets_with(columns.read_offsets, places, 0),

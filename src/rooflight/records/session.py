@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rooflight.records.account import Place
 from rooflight.records.document import encoded
 from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
@@ -131,7 +132,7 @@ class Session:
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
     kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
     recording. ``environment`` describes the machine it ran on, ``run`` the script that the step is of, if Rooflight ran
-    it. ``class_lines``: by class of module, where its forward pass begins (``train.py:52``), of the user's own.
+    it. ``class_lines``: by class of module, where its forward pass begins, of the user's own.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -146,7 +147,7 @@ class Session:
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
     run: Run | None = None
-    class_lines: Mapping[str, str] = field(default_factory=dict)
+    class_lines: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def compiled(self) -> bool:
@@ -330,7 +331,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     host: HostTime | None = None
     other_threads: Uncounted = ALL_COUNTED
     run: Run | None = None
-    class_lines: Mapping[str, str] = {}
+    class_lines: Mapping[str, Place] = {}
 
 
 def _header(session: Session) -> Header:

@@ -49,8 +49,8 @@ class IdleCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdleDetail:
-    """How one cause held the device up: ``count`` stretches of ``seconds`` in sum. ``where``: the op, call or
-    annotation that most of it was in, ``where_s``; empty if there is no such name.
+    """How one cause held the device up: ``count`` stretches of ``seconds`` in sum. ``mostly_in``: the op, call or
+    annotation that most of it was in, ``mostly_in_s``; empty if there is no such name.
     """
 
     cause: IdleCause
@@ -58,8 +58,8 @@ class IdleDetail:
     count: int
     median_s: float
     longest_s: float
-    where: str
-    where_s: float
+    mostly_in: str
+    mostly_in_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,11 +275,10 @@ class Within(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLine:
     """Where the host's thread was for ``seconds`` of a step, and ``asleep_s`` of them without using its CPU: at a line
-    of the program's own, ``where`` (``data.py:31``, empty if none), in ``function``, ``within`` such code.
+    of the program's own (None: at none), ``within`` such code.
     """
 
-    where: str
-    function: str
+    where: Place | None
     within: Within
     seconds: float
     asleep_s: float
@@ -287,12 +286,11 @@ class HostLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """A ``function`` that torch.compile compiled so many ``times``, the last time because of ``reason``. ``limited``:
-    so often that it runs eagerly from then on. A graph break has ``times`` 0 and its reason.
+    """A function that torch.compile compiled so many ``times``, the last time because of ``reason``. ``limited``: so
+    often that it runs eagerly from then on. A graph break has ``times`` 0 and its reason, and no place.
     """
 
-    function: str
-    where: str
+    where: Place | None
     times: int
     reason: str
     limited: bool = False
@@ -326,20 +324,26 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStep:
-    """The step of a script: ``count`` of ``name`` ran, called at ``where`` (``train.py:112``), each from what
-    ``begins`` says. ``calls``: how often each of several optimizers stepped; ``turns``: how often, in one step, that
-    which steps most often had new gradients. ``recorded`` is the number of the recorded step, from 1; None where none
-    could be.
+    """The step of a script: ``count`` of ``name`` ran, called at ``where``, each from what ``begins`` says; in which
+    ``processes``, in words, if not in that of the script. ``calls``: how often each of several optimizers stepped;
+    ``turns``: how often, in one step, that which steps most often had new gradients. ``recorded`` is the number of the
+    recorded step, from 1; None where none could be.
     """
 
     kind: StepKind
     name: str
-    where: str
+    where: Place
     count: int
     begins: str
     recorded: int | None
     calls: tuple[tuple[str, int], ...] = ()
     turns: int = 1
+    processes: str = ""
+
+    @property
+    def at(self) -> str:
+        """``train.py:112 in 2 child processes``."""
+        return " ".join(filter(None, (self.where.at, self.processes)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,7 +378,7 @@ class Assumed:
     what: str
     answer: str
     times: int
-    where: str
+    where: Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -131,7 +131,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     again = limited or [each for each in seen if each.times > 1 and in_torch_s > 0.05 * of.step_s]
     if again:
         worst = max(again, key=lambda each: each.times)
-        text = f"{worst.function}, {worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
+        text = f"{worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
         yield from _compiled_well(facts, RECOMPILES, text, in_torch_s, runs_eagerly=bool(limited))
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:

@@ -13,7 +13,7 @@ from rooflight.diagnosis.remedies.waiting import RANK
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import Flags
-from rooflight.records.timeline import Within
+from rooflight.records.timeline import HostLine, Within
 
 SMALL: Final = Remedy(
     id="small-collectives",
@@ -46,9 +46,10 @@ def small(facts: Facts) -> Iterable[Draft]:
         took_s = min(took_s, exposed_s)
     if not took_s:
         return
-    at = f" at {line.where}" if line is not None and line.where else ""
     sizes = of.total(lambda op: op.input_bytes, tiny)
-    text = f"{count_of(len(tiny), 'collective')} of {Quantity(sizes, 'B')} in all take {Quantity(took_s, 's')}{at}"
+    text = (
+        f"{count_of(len(tiny), 'collective')} of {Quantity(sizes, 'B')} in all take {Quantity(took_s, 's')}{_at(line)}"
+    )
     gain_s = took_s * (1 - max(1, len(tiny) / 16) / len(tiny))
     yield from facts.draft(SMALL, tiny, text, gain_s=gain_s, regime=Regime.COMMUNICATION, low=0.5, high=1.4,
                            causes=(Cause.COMMUNICATION, Cause.LAUNCHES))  # fmt: skip
@@ -88,12 +89,14 @@ def waits_for_ranks(facts: Facts) -> Iterable[Draft]:
     sent = of.total(lambda op: op.input_bytes, calls)
     needs_s = sent / _GLOO_BYTES_PER_S + len(calls) * _GLOO_S
     late_s = min(waited_s, asleep_s * 1.2) - needs_s
-    text = (
-        f"{Quantity(waited_s, 's')} a step in {count_of(len(calls), 'collective')} at {line.where}, which need about "
-    )
+    text = f"{Quantity(waited_s, 's')} a step in {count_of(len(calls), 'collective')}{_at(line)}, which need about "
     yield from facts.waiting(
         RANK, (Cause.COMMUNICATION, Cause.RANK), waited_s, 0.6 * late_s, text + str(Quantity(needs_s, "s")), 0.4
     )
+
+
+def _at(line: HostLine | None) -> str:
+    return f" at {line.where.at}" if line is not None and line.where else ""
 
 
 RULES: Final = (small, exposed, waits_for_ranks)

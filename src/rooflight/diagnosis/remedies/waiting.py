@@ -58,7 +58,7 @@ _MANY: Final = 4
 
 
 def _at(line: HostLine | None) -> str:
-    return f"{line.function}, {line.where}" if line is not None and line.where else "a library"
+    return str(line.where) if line is not None and line.where else "a library"
 
 
 def workers(facts: Facts) -> Iterable[Draft]:

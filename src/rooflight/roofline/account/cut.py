@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.records.account import REGIMES, Cause, Place, Regime
+from rooflight.records.account import REGIMES, Cause, Regime
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Int64
 from rooflight.records.timeline import Between, HostLine, Within
@@ -184,7 +184,7 @@ def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = 
         mine_s = seconds * line.seconds / sampled_s
         cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
         asleep_s = mine_s * slept(line) / line.seconds if cause is Cause.PYTHON else 0.0
-        place = place_of(line)
+        place = line.where
         yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
         cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause
         yield Pieces.waited(cause, mine_s - asleep_s, seen, place)
@@ -205,7 +205,7 @@ def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[P
     waits = []
 
     def waited(cause: Cause, seconds: float, line: HostLine | None) -> Pieces:
-        return Pieces.waited(cause, seconds, seen_in(walls, seconds), place_of(line))
+        return Pieces.waited(cause, seconds, seen_in(walls, seconds), None if line is None else line.where)
 
     for cause, within in _OF_LIBRARY:
         seconds, asleep_s, line = times.in_library(*within)
@@ -234,11 +234,3 @@ def _sleeping(lines: Sequence[HostLine]) -> float:
     asleep_s = sum(line.asleep_s for line in lines)
     mostly_s = sum(line.asleep_s for line in lines if line.asleep_s > _MOSTLY * line.seconds)
     return mostly_s / asleep_s if asleep_s else 1.0
-
-
-def place_of(line: HostLine | None) -> Place | None:
-    """Where a sampled line is; None where nothing is known."""
-    if line is None or not line.where:
-        return None
-    file, _, number = line.where.rpartition(":")
-    return Place(file=file, line=int(number), function=line.function)

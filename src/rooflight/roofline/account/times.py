@@ -301,7 +301,7 @@ class Times:
     def mostly_in(self, cause: IdleCause) -> str:
         """In which op, call or line of the program a trace's idle time of a cause was longest: ``, mostly in …``."""
         details = self.timeline.idle_details if self.timeline is not None else ()
-        where = next((each.where for each in details if each.cause is cause), "")
+        where = next((each.mostly_in for each in details if each.cause is cause), "")
         return f", mostly in {where}" if where else ""
 
     @cached_property

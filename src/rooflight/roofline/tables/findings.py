@@ -43,7 +43,7 @@ def hot_spot_sentence(found: Diagnosis) -> str:
     spot = found.hot_spots[0]
     needs = f", where its work needs {Quantity(spot.needs_s, 's')}" if spot.needs_s else ""
     reads = f"; {spot.read_by} reads its result" if spot.read_by else ""
-    line = next((f" at {place.file}:{place.line}" for place in spot.where if place.line), "")
+    line = next((f" at {place.at}" for place in spot.where if place.line), "")
     took = f"{Quantity(spot.seconds, 's')}, {percent(spot.share)}"
     return f"No remedy was found for {spot.what}{line}: {took}{needs}{reads}."
 
@@ -110,7 +110,7 @@ def first_findings(found: Table) -> Table:
 
 def _line(finding: Finding) -> str | None:
     """The first line of the program that a finding is at, ``train.py:31``."""
-    return next((f"{place.file}:{place.line}" for place in finding.where if place.line), None)
+    return next((place.at for place in finding.where if place.line), None)
 
 
 def _first_part(text: str) -> str:

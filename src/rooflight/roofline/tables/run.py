@@ -31,7 +31,7 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
     if run.step is not None:
         step = run.step
         number = "none could be recorded" if step.recorded is None else f"number {step.recorded:,} was recorded"
-        yield "step", f"{step.name} ({step.count:,} times, {step.where}), from {step.begins}; {number}"
+        yield "step", f"{step.name} ({step.count:,} times, {step.at}), from {step.begins}; {number}"
         if step.calls:
             yield "calls of optimizers", ", ".join(f"{count:,} of {name}" for name, count in step.calls)
     if len(run.alike) > 1:
@@ -64,7 +64,7 @@ def of_script(run: Run | None, verdict: str, *, brief: bool = False) -> str:
         name = "Name one by --step function:FILE:NAME, or by rooflight.phase around it."
         took = f" The account is of the whole run. {verdict}" if run.between else ""
         return f"No step was found in {run.script}: it made {run.seen}. {name}{took}"
-    what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.where}). "
+    what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.at}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)
     if brief or part < _MUCH_BETWEEN:
         return what + verdict

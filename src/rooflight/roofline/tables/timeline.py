@@ -90,7 +90,7 @@ def _idle_table(found: Timeline) -> Table:
         ("times", "", lambda detail: detail.count),
         ("median", "s", lambda detail: detail.median_s),
         ("longest", "s", lambda detail: detail.longest_s),
-        ("mostly in", "", lambda detail: _short(detail.where, 48) or None),
+        ("mostly in", "", lambda detail: _short(detail.mostly_in, 48) or None),
         optional=("median", "longest", "times", "mostly in"),
         note="Shares are of the wall time.",
     )

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sysconfig
 from pathlib import Path
+from types import CodeType
 from typing import Final
+
+from rooflight.records.account import Place, shown_path
 
 _LIBRARIES: Final = (
     "<", f"{Path(__file__).parents[2]}/",
@@ -28,13 +31,16 @@ def is_users(file: str) -> bool:
 
 
 def shown(file: str) -> str:
-    """A file as reports name it: relative to the folder that the program began in, by its name if it is elsewhere."""
-    return file.removeprefix(_HERE) if file.startswith(_HERE) else file.rpartition("/")[2]
+    """A file as reports name it: relative to the folder that the program began in."""
+    return shown_path(file.removeprefix(_HERE))
 
 
-def line_of(module_class: type) -> str:
-    """``train.py:52``, where the forward pass of a user's own class of modules begins; empty for a library's."""
+def place_in(code: CodeType, line: int) -> Place:
+    """A line of a function."""
+    return Place(file=shown(code.co_filename), line=line, function=code.co_qualname)
+
+
+def forward_of(module_class: type) -> Place | None:
+    """Where the forward pass of a user's own class of modules begins; None for a library's."""
     code = getattr(module_class.__dict__.get("forward"), "__code__", None)
-    if code is None or not is_users(code.co_filename):
-        return ""
-    return f"{shown(code.co_filename)}:{code.co_firstlineno}"
+    return place_in(code, code.co_firstlineno) if code is not None and is_users(code.co_filename) else None

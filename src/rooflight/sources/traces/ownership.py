@@ -152,7 +152,7 @@ _NOT_PHASES: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Scope:
     """The module, phase and direction of one op."""
 
     module: ModuleEntry
@@ -179,10 +179,10 @@ class Places:
         self._phases, self._optimizes = self._annotations.phases()
         self._backward: dict[int, int] = {UNKNOWN: UNKNOWN}
 
-    def place(self, op: int) -> Place:
+    def place(self, op: int) -> Scope:
         """The place of one op."""
         forward, (phase, direction) = self._forward(op), self.phase(op)
-        return Place(module=self._module(op if forward == UNKNOWN else forward), phase=phase, direction=direction)
+        return Scope(module=self._module(op if forward == UNKNOWN else forward), phase=phase, direction=direction)
 
     def phase(self, op: int) -> tuple[str, Direction]:
         """The phase of one op, and its direction."""

@@ -18,8 +18,9 @@ from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from rooflight.records.account import Place
 from rooflight.records.timeline import Assumed
-from rooflight.sources.capture.run.callers import calling_line, while_loop
+from rooflight.sources.capture.run.callers import calling_line, calling_place, while_loop
 
 MOST_INTEGERS: Final = 1 << 22
 MOST_FLOATS: Final = 1 << 16
@@ -96,7 +97,7 @@ class Answers:
     """What was answered where a value does not exist: counted by question, answer and line."""
 
     def __init__(self) -> None:
-        self._times: Counter[tuple[str, str, str]] = Counter()
+        self._times: Counter[tuple[str, str, Place]] = Counter()
         self._asked: Counter[str] = Counter()  # by line
         self._loops: dict[str, FrameType] = {}
 
@@ -106,7 +107,7 @@ class Answers:
 
     def note(self, what: str, answer: str) -> None:
         """Something was assumed for the line of the script that runs."""
-        self._times[what, answer, calling_line()] += 1
+        self._times[what, answer, calling_place()] += 1
 
     def truth(self, what: str, *, likely: bool) -> bool:
         """A yes or no that only the device could give. Raises RuntimeError where neither ends a loop, with the line."""

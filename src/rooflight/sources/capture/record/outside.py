@@ -38,7 +38,7 @@ from rooflight.costs.families.copying import UNINITIALIZED
 from rooflight.costs.registry import cost_of, traits_of
 from rooflight.costs.rules import names
 from rooflight.hardware.network.collectives import CollectiveKind, kind_of
-from rooflight.records.assembly import Insertion, Place, with_insertions
+from rooflight.records.assembly import Insertion, Scope, with_insertions
 from rooflight.records.record import Direction
 from rooflight.records.session import Int32, Int64, Session, owners
 from rooflight.records.signature import UNSEEN, WRITTEN_OUTSIDE, OpSignature
@@ -61,7 +61,7 @@ class Birth:
 
     storage: int
     before: int
-    place: Place
+    place: Scope
     tensor: TensorSpec
     memory: weakref.ref[torch.UntypedStorage]
     tensors: tuple[weakref.ref[torch.Tensor], ...]
@@ -76,7 +76,7 @@ class OutsideBirths:
         self.consumed: set[int] = set()  # storages that a module returned or autograd keeps, be they read or not
         self._pending: dict[int, Birth] = {}
 
-    def may_be_one(self, memory: torch.UntypedStorage, place: Place, *, made: bool) -> bool:
+    def may_be_one(self, memory: torch.UntypedStorage, place: Scope, *, made: bool) -> bool:
         """Whether a storage that is first seen at a place may be a kernel's result; ``made``: it was made just now."""
         if _current_graph_task_id() == -1:
             inside = bool(self.open_modules) or place.direction == Direction.OPTIMIZER
@@ -87,7 +87,7 @@ class OutsideBirths:
         return bool(place.module or made) and not self._is_state(memory)
 
     def add(
-        self, memory: torch.UntypedStorage, tensor: torch.Tensor, *, storage: int, before: int, place: Place
+        self, memory: torch.UntypedStorage, tensor: torch.Tensor, *, storage: int, before: int, place: Scope
     ) -> None:
         """A storage that may be a kernel's result got its number."""
         spec, seen = spec_of(tensor), (tensor, tensor._base)
@@ -258,7 +258,7 @@ def with_outside_writes(session: Session, births: OutsideBirths, state: Callable
             insertions.append(
                 Insertion(
                     before=first if birth is None else birth.before,
-                    place=Place.of(session, maker) if birth is None else birth.place,
+                    place=Scope.of(session, maker) if birth is None else birth.place,
                     signature=OpSignature(name=WRITTEN_OUTSIDE, outputs=(tensor,), attributes=(UNSEEN,)),
                     written=storage,
                 )

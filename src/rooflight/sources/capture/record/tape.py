@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from rooflight.hardware.network.collectives import kind_of
-from rooflight.records.assembly import Place
+from rooflight.records.account import Place
+from rooflight.records.assembly import Scope
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Session
@@ -45,7 +46,7 @@ class Tape:
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._refined: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
-        self.class_lines: dict[str, str] = {}
+        self.class_lines: dict[str, Place] = {}
         self._phases: dict[str, int] = {}
         self._functions: dict[str, int] = {}
         self._contexts: dict[tuple[int, int, int, int], int] = {}
@@ -144,7 +145,7 @@ class Tape:
         shared = self._exported_at(memory.data_ptr()) if self._exported else None
         number = self.new_storage(address, memory.nbytes(), tensor) if shared is None else shared
         self.remember_foreign(memory, number)
-        place = Place(module=module, phase=phase, direction=direction, function=function)
+        place = Scope(module=module, phase=phase, direction=direction, function=function)
         if number >= count and births.may_be_one(memory, place, made=made):
             births.add(memory, tensor, storage=number, before=len(self), place=place)
         return number

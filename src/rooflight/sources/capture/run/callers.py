@@ -14,7 +14,8 @@ from weakref import ref
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from rooflight.sources.capture.own_code import is_users, shown
+from rooflight.records.account import Place
+from rooflight.sources.capture.own_code import is_users, place_in
 from rooflight.sources.capture.run.steps import Steps
 
 
@@ -22,7 +23,7 @@ class Caller(NamedTuple):
     """The name in reports, and the line of the script that calls it."""
 
     name: str
-    where: str
+    where: Place
 
 
 class Weights(NamedTuple):
@@ -51,7 +52,7 @@ class Modules:
         _, weights, number = self._found(module)
         if number not in self.calls:
             self.calls[number] = Steps()
-            self.called[number] = Caller(type(module).__name__, calling_line()), weights
+            self.called[number] = Caller(type(module).__name__, calling_place()), weights
             if self.heaviest < 0 or weights.elements > self.called[self.heaviest][1].elements:
                 self.heaviest = number
         return number
@@ -69,14 +70,19 @@ class Modules:
         return found
 
 
-def calling_line() -> str:
-    """``train.py:112``: the innermost line of the user's own code that is running."""
-    frame = sys._getframe(1)
+def calling_place() -> Place:
+    """The innermost line of the user's own code that is running; an empty place where there is none."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
-            return f"{shown(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
+            return place_in(frame.f_code, frame.f_lineno)
+        frame = frame.f_back
+    return Place()
+
+
+def calling_line() -> str:
+    """The same as text, ``train.py:112``."""
+    return calling_place().at
 
 
 def imported_by_user() -> bool:

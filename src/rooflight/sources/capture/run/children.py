@@ -116,8 +116,8 @@ def with_parts(session: Session, folder: Path) -> list[Session]:
     most, its_run, step = max(found, key=lambda each: (each[0].environment.get("rank") == "0", each[2].count))
     ranks = int(most.environment.get("world_size", "1"))
     count = step.count if ranks > 1 else sum(each.count for _, _, each in found)
-    who = f" in each of {ranks} ranks" if ranks > 1 else f" in {len(found)} child process{'es' * (len(found) > 1)}"
+    who = f"in each of {ranks} ranks" if ranks > 1 else f"in {len(found)} child process{'es' * (len(found) > 1)}"
     whole = replace(its_run, script=run.script, exit_code=run.exit_code,
-                    step=replace(step, where=step.where + who, count=count))  # fmt: skip
+                    step=replace(step, processes=who, count=count))  # fmt: skip
     others = [part for part in by_rank.values() if ranks > 1 and part is not most]
     return [replace(most, run=whole), *sorted(others, key=lambda part: int(part.environment["rank"]))]

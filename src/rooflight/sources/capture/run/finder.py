@@ -21,8 +21,9 @@ from torch._C._autograd import _get_sequence_nr
 from torch.compiler import is_dynamo_compiling
 from torch.nn.modules.module import _global_forward_pre_hooks
 
+from rooflight.records.account import Place
 from rooflight.records.timeline import StepKind
-from rooflight.sources.capture.run.callers import Caller, Modules, calling_line
+from rooflight.sources.capture.run.callers import Caller, Modules, calling_line, calling_place
 from rooflight.sources.capture.run.quick import hasten
 from rooflight.sources.capture.run.recording import Recorder
 from rooflight.sources.capture.run.steps import Steps
@@ -77,7 +78,7 @@ class StepFinder:
         self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
         self.optimizers: dict[Caller, int] = {}
         self.phases: dict[Caller, Steps] = {}
-        self.backward, self.function = Caller("backward", ""), Caller(named, "")
+        self.backward, self.function = Caller("backward", Place()), Caller(named, Place())
         self.begun_by: type | None = None
         self.broken = ""
         self.losses = 0  # calls of modules without parameters
@@ -212,9 +213,9 @@ class StepFinder:
         """It returned; whether it ended a step shows later."""
         if self.only is StepKind.MODULE or not self._mine():
             return
-        if not self.backward.where:
+        if not self.backward.where.line:
             last = ", the last before the weights change" if self.written.accumulates else ""
-            self.backward = Caller(f"backward{last}", calling_line())
+            self.backward = Caller(f"backward{last}", calling_place())
         self.backwards += 1
         self._undecided.backward_end = perf_counter_ns(), _get_sequence_nr()
         may_end = self.only is None and not self.by_optimizer.count
@@ -315,7 +316,7 @@ class StepFinder:
         known = self._numbers.get(id(optimizer))
         if known is not None:
             return known
-        caller = Caller(f"{type(optimizer).__name__}.step", calling_line())
+        caller = Caller(f"{type(optimizer).__name__}.step", calling_place())
         number = self.optimizers.setdefault(caller, len(self.optimizers))
         if number == len(self.optimizers) - 1:
             self.by_optimizer.length = None if number else 1
@@ -347,8 +348,8 @@ class StepFinder:
         """The function that is the step is called."""
         if self._mine() and not self.begun:
             self._open(perf_counter_ns(), self)
-            if not self.function.where:
-                self.function = Caller(self.named, calling_line())
+            if not self.function.where.line:
+                self.function = Caller(self.named, calling_place())
             place = self.by_function.count
             if self.recorder.wants(StepKind.FUNCTION, place):
                 self.recorder.begin(StepKind.FUNCTION, place)
@@ -372,7 +373,7 @@ class StepFinder:
         if block is not None:
             self._leave_phase(block, now)
             return
-        caller = next((each for each in self.phases if each.name == name), None) or Caller(name, calling_line())
+        caller = next((each for each in self.phases if each.name == name), None) or Caller(name, calling_place())
         recorder, before, recorded = self.recorder, self.phases.get(caller), self.recorder.count
         if before is not None and not self.begun and before.total == max(each.total for each in self.phases.values()):
             self.waits.end_evaluation(now)
@@ -458,7 +459,7 @@ class StepFinder:
     def _forget_backward(self) -> None:
         """Backward passes before a model is trained, as of a tensor that starts the device, ended no steps."""
         self._without_modules, self._undecided.first = False, None
-        self.by_backward, self.backward = Steps(), Caller("backward", "")
+        self.by_backward, self.backward = Steps(), Caller("backward", Place())
         self.recorder.drop(StepKind.BACKWARD)
         self.recorder.kept.pop(StepKind.BACKWARD, None)
         self.recorder.taken[StepKind.BACKWARD].clear()

@@ -128,7 +128,9 @@ def _unnamed(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:
 def _calls(finder: StepFinder, steps: Steps) -> tuple[tuple[str, int], ...]:
     names = list(finder.optimizers)
     counts = sorted(steps.calls_of().items())
-    return tuple((f"{names[number].name} ({names[number].where})", count) for number, count in counts if len(names) > 1)
+    return tuple(
+        (f"{names[number].name} ({names[number].where.at})", count) for number, count in counts if len(names) > 1
+    )
 
 
 def _undisturbed(skip: int, taken: set[int], places: Iterable[int]) -> list[int]:

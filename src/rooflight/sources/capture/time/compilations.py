@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
+from rooflight.records.account import Place
 from rooflight.records.timeline import Compilation
 from rooflight.sources.capture.own_code import shown
 
@@ -18,19 +19,17 @@ def compilations() -> tuple[Compilation, ...]:
     if utils is None:
         return ()
     limit = int(sys.modules["torch._dynamo.config"].recompile_limit)
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[Place, list[str]] = {}
     for each in utils.get_compilation_metrics():
         if each.co_name is not None:
-            place = f"{shown(each.co_filename or '')}:{each.co_firstlineno}"
-            found.setdefault((each.co_name, place), []).append(_first_line(each.recompile_reason))
+            place = Place(file=shown(each.co_filename or ""), line=each.co_firstlineno or 0, function=each.co_name)
+            found.setdefault(place, []).append(_first_line(each.recompile_reason))
     compiled = [
-        Compilation(function=name, where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)
-        for (name, place), why in found.items()
+        Compilation(where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)
+        for place, why in found.items()
     ]
     reasons = {_first_line(reason) for name in ("graph_break", "unimplemented") for reason in utils.counters[name]}
-    breaks = [
-        Compilation(function="", where="", times=0, reason=reason) for reason in sorted(reasons) if _LIMIT not in reason
-    ]
+    breaks = [Compilation(where=None, times=0, reason=reason) for reason in sorted(reasons) if _LIMIT not in reason]
     return (*compiled, *breaks)
 
 

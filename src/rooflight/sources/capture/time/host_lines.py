@@ -16,7 +16,7 @@ from types import CodeType, FrameType
 from typing import Any, Final
 
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.own_code import is_users, shown
+from rooflight.sources.capture.own_code import is_users, place_in
 
 INTERVAL_S: Final = 1e-3
 LEAST_S: Final = 0.1
@@ -151,8 +151,7 @@ def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -
     """The lines that took longest."""
     found = (
         HostLine(
-            where="" if code is None else f"{shown(code.co_filename)}:{line}",
-            function="" if code is None else code.co_qualname,
+            where=None if code is None else place_in(code, line),
             within=within,
             seconds=its_s,
             asleep_s=asleep_s[code, line, within],

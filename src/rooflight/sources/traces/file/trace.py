@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Self, TypeVar
 
 import numpy as np
 
-from rooflight.records.account import Place
+from rooflight.records.account import Place, shown_path
 from rooflight.records.session import Flags, Int8, Int32, Int64
 
 UNKNOWN: Final = -1
@@ -217,7 +217,7 @@ def own_line(name: str) -> Place | None:
     found = _FRAME.match(name)
     if found is None or "/lib/python" in name or re.split(r"[/.]", name, maxsplit=1)[0] in sys.stdlib_module_names:
         return None
-    return Place(file=found["file"].rpartition("/")[2], line=int(found["line"]), function=found["function"])
+    return Place(file=shown_path(found["file"]), line=int(found["line"]), function=found["function"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

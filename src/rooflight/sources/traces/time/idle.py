@@ -189,7 +189,7 @@ class IdleTime:
             by_name: dict[str, float] = {}
             for place in mine.tolist():
                 by_name[self.names[place]] = by_name.get(self.names[place], 0.0) + float(lengths[place])
-            where = max(by_name, key=lambda name: by_name[name])
+            mostly_in = max(by_name, key=lambda name: by_name[name])
             found.append(
                 IdleDetail(
                     cause=cause,
@@ -197,8 +197,8 @@ class IdleTime:
                     count=len(mine),
                     median_s=float(np.median(lengths[mine])),
                     longest_s=float(lengths[mine].max()),
-                    where=where,
-                    where_s=by_name[where],
+                    mostly_in=mostly_in,
+                    mostly_in_s=by_name[mostly_in],
                 )
             )
         return tuple(sorted(found, key=lambda detail: -detail.seconds))

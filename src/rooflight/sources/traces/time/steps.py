@@ -20,7 +20,7 @@ from rooflight.sources.traces.file.trace import UNKNOWN, Trace, parents_of
 from rooflight.sources.traces.ops.collectives import gloo_spans
 from rooflight.sources.traces.ops.execution_trace import Operands
 from rooflight.sources.traces.ops.signatures import Call
-from rooflight.sources.traces.ownership import Ownership, Place, is_module_call
+from rooflight.sources.traces.ownership import Ownership, Scope, is_module_call
 
 _STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
@@ -40,7 +40,7 @@ class Run:
     """
 
     call: Call
-    place: Place
+    place: Scope
     seconds: float
     own: float
     start: int

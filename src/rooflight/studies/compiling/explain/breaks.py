@@ -23,8 +23,8 @@ from rooflight.studies.compiling.explain.result import (
     FailedGuard,
     GraphBreak,
     Guard,
-    Place,
     Recompile,
+    SourceLine,
     place_of,
 )
 from rooflight.studies.compiling.explain.trace import Entry
@@ -118,12 +118,12 @@ def _of_library(file: str) -> bool:
     return "/torch/" in file or (file.startswith(_STANDARD) and "site-packages" not in file)
 
 
-def _break_place(rows: list[str], traceback: str) -> Place | None:
+def _break_place(rows: list[str], traceback: str) -> SourceLine | None:
     known = list(frames(traceback))
     if known:  # the innermost line that is neither torch's nor Python's
         return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
     head = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
-    return None if head is None else Place(file=head[1], line=int(head[2]))
+    return None if head is None else SourceLine(file=head[1], line=int(head[2]))
 
 
 _SOURCE: Final = re.compile(r"\+- \w*GuardManager: source=(.+?), accessed_by=")
@@ -168,12 +168,12 @@ def readable(source: str) -> str:
     return re.sub(r"L\['(\w+)'\]", r"\1", source)
 
 
-def _guard_place(comment: str, files: tuple[str, ...]) -> Place | None:
+def _guard_place(comment: str, files: tuple[str, ...]) -> SourceLine | None:
     found = _PLACE.match(comment)
     if found is None or found[2].startswith("_dynamo/"):
         return None
     whole = next((file for file in files if file.endswith(found[2])), found[2])
-    return Place(file=whole, line=int(found[3]), function=found[4], code=found[1].strip())
+    return SourceLine(file=whole, line=int(found[3]), function=found[4], code=found[1].strip())
 
 
 class Symbols:
@@ -258,7 +258,7 @@ def logged_recompile(text: str) -> str:
     found = _RECOMPILING.match(head)
     if found is None:
         return why
-    place = Place(file=found[2], line=int(found[3]))
+    place = SourceLine(file=found[2], line=int(found[3]))
     return f"{place_of(place)}, {function_name(found[1])}: {why}"
 
 
@@ -269,7 +269,7 @@ def _plain(source: str) -> str:
 def recompile(
     entry: Entry,
     function: str,
-    place: Place | None,
+    place: SourceLine | None,
     values: Symbols,
     *,
     dynamic: bool | None = None,

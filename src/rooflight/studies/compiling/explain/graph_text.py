@@ -12,7 +12,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Final
 
-from rooflight.studies.compiling.explain.result import OpCount, Place
+from rooflight.studies.compiling.explain.result import OpCount, SourceLine
 
 _LINE: Final = re.compile(r'^ {8}(\w+)(?:: "([^"]*)")? = (.+?)(?:;  .*)?$')
 _INPUT: Final = re.compile(r'^ {8}(\w+): "([^"]*)",?(?:\s+# (.*))?$')
@@ -44,7 +44,7 @@ class Line:
     type: str
     op: str
     expression: str
-    place: Place | None
+    place: SourceLine | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,10 +66,10 @@ def printed(text: str) -> Printed:
     inputs: dict[str, tuple[str, str]] = {}
     lines: list[Line] = []
     results: list[tuple[str, str]] = []
-    place: Place | None = None
+    place: SourceLine | None = None
     for row in text.splitlines():
         if (made := _MADE_AT.match(row)) is not None:
-            place = Place(file=made[1], line=int(made[2]), function=made[3], code=made[4])
+            place = SourceLine(file=made[1], line=int(made[2]), function=made[3], code=made[4])
         elif (line := _LINE.match(row)) is not None:
             op = _op(line[3])
             if op:
@@ -132,13 +132,13 @@ def _value(node: ast.expr, symbols: Mapping[str, int]) -> int | None:
     return None
 
 
-def frames(text: str) -> Iterator[Place]:
+def frames(text: str) -> Iterator[SourceLine]:
     """The frames of a printed traceback, outermost first."""
     rows = text.splitlines()
     for row, after in zip_longest(rows, rows[1:], fillvalue=""):
         if (frame := _FRAME.match(row)) is not None:
             code = "" if _FRAME.match(after) else after.strip()
-            yield Place(file=frame[1], line=int(frame[2]), function=function_name(frame[3]), code=code)
+            yield SourceLine(file=frame[1], line=int(frame[2]), function=function_name(frame[3]), code=code)
 
 
 def function_name(name: str) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rooflight.studies.compiling.explain.graph_text import frames
-from rooflight.studies.compiling.explain.result import Kernel, Place, total
+from rooflight.studies.compiling.explain.result import Kernel, SourceLine, total
 from rooflight.studies.compiling.explain.trace import Group, Heard, Lowered, Node
 
 _DEFINED: Final = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
@@ -177,7 +177,7 @@ def _owner(
 def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
     nodes = [node for node in made.compiled.lowered.nodes if node.name in made.own]
     ops = tuple(node.op for node in nodes if not node.view and node.op != "getitem")
-    places: dict[tuple[str, int], Place] = {}
+    places: dict[tuple[str, int], SourceLine] = {}
     for node in nodes:
         for frame in list(frames(node.stack))[-1:]:
             places.setdefault((frame.file, frame.line), frame)

@@ -6,19 +6,17 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal
 
+from rooflight.records.account import Place
 from rooflight.records.document import Document, Fields
 
 
-class Place(Fields, frozen=True, kw_only=True):
-    """A line of source code: ``code`` is its text, empty where unknown."""
+class SourceLine(Place, frozen=True, kw_only=True):
+    """A place with the text of its line, ``code``, empty where unknown."""
 
-    file: str
-    line: int
-    function: str = ""
     code: str = ""
 
 
-def place_of(place: Place | None) -> str:
+def place_of(place: SourceLine | None) -> str:
     """``train.py:12``; empty where it is unknown."""
     return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
 
@@ -82,7 +80,7 @@ class Guard(Fields, frozen=True, kw_only=True):
     kind: str
     source: str
     check: str
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class OpCount(Fields, frozen=True, kw_only=True):
@@ -102,7 +100,7 @@ class Graph(Fields, frozen=True, kw_only=True):
 
     id: str
     function: str
-    place: Place | None
+    place: SourceLine | None
     origin: Literal["first", "after a break", "recompile"]
     state: Literal["captured", "empty", "failed"]
     ops: tuple[OpCount, ...] = ()
@@ -122,7 +120,7 @@ class GraphBreak(Fields, frozen=True, kw_only=True):
     reason: str
     explanation: str
     hints: tuple[str, ...]
-    place: Place | None
+    place: SourceLine | None
     rewrite: str
     times: int
     whole_function: bool
@@ -148,7 +146,7 @@ class Recompile(Fields, frozen=True, kw_only=True):
 
     id: str
     function: str
-    place: Place | None
+    place: SourceLine | None
     guards: tuple[FailedGuard, ...]
     fix: str
     limit: bool = False
@@ -164,7 +162,7 @@ class Saved(Fields, frozen=True, kw_only=True):
     bytes: int | None
     op: str
     of_input: bool
-    place: Place | None = None
+    place: SourceLine | None = None
 
 
 class Decomposition(Fields, frozen=True, kw_only=True):
@@ -207,7 +205,7 @@ class Kernel(Fields, frozen=True, kw_only=True):
     direction: Literal["forward", "backward", "inference"]
     ops: tuple[str, ...]
     eager_ops: tuple[str, ...]
-    places: tuple[Place, ...]
+    places: tuple[SourceLine, ...]
     bytes_eager: int | None
     bytes_kernel: int | None
     code: str = ""

@@ -19,7 +19,7 @@ from rooflight.studies.compiling.explain.graph_text import (
     source_of,
 )
 from rooflight.studies.compiling.explain.kernels import eager_calls, kernels
-from rooflight.studies.compiling.explain.result import Autograd, Decomposition, Graph, Place, Recompile, Saved
+from rooflight.studies.compiling.explain.result import Autograd, Decomposition, Graph, Recompile, Saved, SourceLine
 from rooflight.studies.compiling.explain.trace import Entry, Heard, Node
 from rooflight.studies.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 
@@ -154,11 +154,11 @@ class _Frame:
         return function_name(str(self.frame.get("name") or self.metrics.get("co_name") or ""))
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> SourceLine | None:
         if not self.frame:
             return None
         line = int(self.frame.get("line") or 0) if self.resumed is None else self.resumed
-        return Place(file=self.file, line=line, function=self.function)
+        return SourceLine(file=self.file, line=line, function=self.function)
 
     def graph(self) -> Graph:
         """What Dynamo made of the frame."""

@@ -1,0 +1,88 @@
+"""The account of a script: the lines around its steps, runs without a step, and ranks."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+import rooflight as rl
+
+OWN_LINES = """
+import time, torch
+def tokenized(seconds):
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+net = torch.nn.Linear(8, 8)
+some = torch.optim.SGD(net.parameters())
+for step in range(30):
+    tokenized(0.02)
+    time.sleep(0.02)
+    net(torch.randn(4, 8)).sum().backward()
+    some.step()
+"""
+
+
+def test_lines_between_steps_are_named_by_what_they_do(script):
+    ended = script(OWN_LINES)
+    rows = {row["cause"]: row for row in ended.document["account"]["rows"]}
+    for cause, function, seconds in (("python", "tokenized", 0.02), ("asleep", "<module>", 0.02)):
+        assert seconds * 0.7 < rows[cause]["seconds"] < ended.document["account"]["wall_s"] * 0.9
+        assert rows[cause]["where"][0]["function"] == function
+    assert sum(row["seconds"] for row in rows.values()) <= ended.document["account"]["wall_s"] * 1.001
+    found = {each["id"]: each for each in ended.document["findings"]}
+    assert {"host-code", "asleep"} <= found.keys()
+    assert found["asleep"]["where"][0]["file"].endswith("train.py")
+    assert "the program's own lines" in ended.err
+
+
+def test_a_run_without_a_step_has_an_account_by_line(script):
+    ended = script(
+        "import time, torch\ndef work():\n    end = time.thread_time() + 0.5\n"
+        "    while time.thread_time() < end:\n        pass\nwork()\ntime.sleep(0.5)\ntorch.ones(3)\n"
+    )
+    account = ended.document["account"]
+    rows = {row["cause"]: row for row in account["rows"]}
+    assert account["iterations"] == 1
+    assert sum(row["share"] for row in account["rows"]) == pytest.approx(1)
+    assert rows["python"]["source"] == "measured"
+    assert "work" in [place["function"] for place in rows["python"]["where"]]
+    assert rows["asleep"]["seconds"] == pytest.approx(0.5, rel=0.5)  # and what reading torch slept
+    assert "No step was found" in " ".join(ended.err.split())
+
+
+RANKS = """
+import time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+def augmented():
+    end = time.thread_time() + 0.02 * dist.get_rank()
+    while time.thread_time() < end:
+        pass
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+some = torch.optim.SGD(net.parameters())
+for step in range(25):
+    augmented()
+    net(torch.randn(16, 64)).sum().backward()
+    some.step()
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(RANKS)
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    ours = ["rooflight", "run", "--json", "run.json", "--save", "run.session"]
+    done = subprocess.run([sys.executable, "-m", *ours, *launch], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    document = json.loads((tmp_path / "run.json").read_text())
+    assert (document["schema"], document["slowest_rank"]) == ("rooflight.ranks/1", 1)
+    waited = {row["cause"]: row["seconds"] for row in document["accounts"]["0"]["rows"]}
+    assert 0.008 < waited["communication"] < document["accounts"]["0"]["wall_s"]
+    text = " ".join(done.stderr.split())
+    assert "The others wait for rank 1" in text
+    assert "more of the program's own lines than the others' median" in text
+    assert rl.load("run.rank1.session").environment["rank"] == "1"
