@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from rooflight.sources.capture.phases import phase as phase
     from rooflight.sources.capture.record.autocast import as_on_gpu as as_on_gpu
     from rooflight.sources.capture.record.recorder import record as record
-    from rooflight.sources.capture.time.measure import measure as measure
+    from rooflight.sources.traces.live import measure as measure
     from rooflight.sources.traces.session import read_trace as read_trace
     from rooflight.studies import inference as inference
     from rooflight.studies import tracking as tracking
@@ -73,7 +73,7 @@ _HOMES = {
     "hot": "rooflight.studies.compiling.hot.detection",
     "hot_report": "rooflight.studies.compiling.hot.detection",
     "load": "rooflight.records.archive",
-    "measure": "rooflight.sources.capture.time.measure",
+    "measure": "rooflight.sources.traces.live",
     "module_formula": "rooflight.costs.modules",
     "phase": "rooflight.sources.capture.phases",
     "read_trace": "rooflight.sources.traces.session",

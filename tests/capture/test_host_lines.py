@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 import time
@@ -99,3 +100,19 @@ def test_a_wait_for_a_cpu_is_no_sleep_though_it_is_told_late():
         lines.take((code, line, Within.ITSELF), wall_s, awake_s)
     asleep_s = {line.where.line: line.asleep_s for line in lines.lines(1)}
     assert asleep_s == pytest.approx({1: 0.0, 2: 0.0, 3: 0.004}, abs=1e-9)
+
+
+def test_what_an_import_runs_is_not_named_by_the_library_that_it_imports(tmp_path, monkeypatch) -> None:
+    folder = tmp_path / "site-packages" / "torch" / "distributed"
+    folder.mkdir(parents=True)
+    (folder / "loads.py").write_text(
+        "import time\nend = time.thread_time() + 0.02\nwhile time.thread_time() < end: pass"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+
+    def imports() -> None:
+        sys.modules.pop("loads", None)
+        importlib.import_module("loads")
+
+    lines, _ = host_lines(imports, least=3)
+    assert (lines[0].within, lines[0].where.function.rpartition(".")[2]) == (Within.ITSELF, "imports")

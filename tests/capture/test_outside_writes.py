@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 import rooflight as rl
-from rooflight.records.assembly import Insertion, Place, with_insertions
+from rooflight.records.assembly import Insertion, Scope, with_insertions
 from rooflight.records.record import Direction
 from rooflight.records.signature import WRITTEN_OUTSIDE, OpSignature
 from rooflight.roofline.tables.report import report_of
@@ -331,7 +331,7 @@ def whole() -> rl.Session:
 def test_the_other_records_stay_what_they_were(whole, data):
     places = data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6))
     op = OpSignature(name=WRITTEN_OUTSIDE)
-    place = Place.of(whole, 0)
+    place = Scope.of(whole, 0)
     new = with_insertions(whole, [Insertion(before=at, place=place, signature=op, written=0) for at in places])
     kept = [index for index, record in enumerate(new.records) if record.signature is not op]
     assert len(new) == len(whole) + len(places)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +70,7 @@ def test_cycles(callers, cycle):
 def test_a_cycle_is_one_step_and_an_unfinished_one_is_left_out():
     steps = made(*((10 * place, 10 * place + 4, place % 2, 1, 3, 0, 0, 0) for place in range(5)))
     assert steps.seconds(2).tolist() == pytest.approx([0.014, 0.014])
-    assert steps.sizes(2) == [(2, 6), (2, 6)]
+    assert steps.sizes(2) == [(2, 6, 0), (2, 6, 0)]
     assert steps.calls_of() == {0: 3, 1: 2}
 
 
@@ -156,3 +158,35 @@ def test_an_evaluation_between_two_turns_of_a_step_is_noticed_and_one_between_st
 
 def test_no_step_is_one_turn():
     assert made().turns(1) == 1
+
+
+def test_steps_of_inputs_about_as_large_are_of_one_size():
+    steps = Steps()
+    for place, elements in enumerate([100, 110, 124, 130, 400, 0, 100]):
+        steps.add(10 * place, 10 * place + 5, 0, 1, 3, (0, 0, 0), "", elements)
+    assert [size for _, _, size in steps.sizes()] == [100, 100, 100, 130, 400, 0, 100]
+    assert steps.alike(1, 0, lambda places: places)[0].count == 4
+
+
+def test_of_several_inputs_in_a_step_the_first_says_nothing():
+    steps = Steps()
+    steps.add(0, 5, 0, 4, 3, (0, 0, 0), "", 512)
+    assert steps.sizes() == [(4, 3, 0)]
+
+
+def test_iterations_hold_what_lay_before_but_evaluations():
+    steps = made((0, 10, 0, 1, 5, 0, 0, 0), (30, 40, 0, 1, 5, 15, 0, 0), (100, 120, 0, 1, 5, 25, 40, 5))
+    first, *others = steps.iterations(1)
+    assert math.isnan(first)
+    assert others == pytest.approx([0.03, 0.035])  # 40 to 120, of which 45 are none of it
+
+
+def test_the_size_that_takes_longest_in_sum_is_the_one_to_record():
+    steps = Steps()
+    for place, elements in enumerate([100, 400, 100, 400, 100]):
+        took = 1000 if place == 2 else elements  # recorded
+        steps.add(10**4 * place, 10**4 * place + took, 0, 1, 3, (0, 0, 0), "", elements)
+    assert steps.unequal
+    assert steps.of_the_longest_size(2, 100) is False
+    assert steps.of_the_longest_size(2, 420) is None
+    assert steps.of_the_longest_size(3, 100) is True

@@ -71,12 +71,15 @@ dist.destroy_process_group()
 """
 
 
-def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch):
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+OURS = ["-m", "rooflight", "run", "--json", "run.json", "--save", "run.session"]
+
+
+@pytest.mark.parametrize("words", [[*OURS, *TORCHRUN], [*TORCHRUN, *OURS]], ids=["around the launch", "in each rank"])
+def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(RANKS)
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
-    ours = ["rooflight", "run", "--json", "run.json", "--save", "run.session"]
-    done = subprocess.run([sys.executable, "-m", *ours, *launch], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, *words, "train.py"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "run.json").read_text())
     assert (document["schema"], document["slowest_rank"]) == ("rooflight.ranks/1", 1)
@@ -86,3 +89,32 @@ def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path
     assert "The others wait for rank 1" in text
     assert "more of the program's own lines than the others' median" in text
     assert rl.load("run.rank1.session").environment["rank"] == "1"
+
+
+LENGTHS = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+class Reads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.up = nn.Embedding(100, 64), nn.Linear(64, 256)
+    def forward(self, input_ids):
+        return nn.functional.gelu(self.up(self.words(input_ids))).sum()
+net = Reads()
+some = torch.optim.AdamW(net.parameters())
+for step in range(60):
+    length = 2048 if step % 4 == 0 else 16
+    net(input_ids=torch.zeros(4, length, dtype=torch.long)).backward()
+    some.step()
+"""
+
+
+def test_of_batches_of_unequal_length_the_size_that_takes_longest_is_accounted(script):
+    ended = script(LENGTHS)
+    long, short = sorted(ended.run["alike"], key=lambda size: -size["elements"])
+    assert (long["elements"], long["count"], long["recorded"]) == (4 * 2048, 15, True)
+    assert (short["elements"], short["count"], short["recorded"]) == (4 * 16, 45, False)
+    assert "15 of 60 are of the recorded size" in " ".join(ended.err.split())
+    between_s = sum(each["seconds"] for each in ended.run["between"])
+    assert ended.document["account"]["wall_s"] >= long["median_s"] * 0.5 + between_s

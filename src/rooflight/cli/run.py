@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from shutil import rmtree
-from time import strftime
+from time import sleep, strftime, time
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import typer
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rooflight.sources.capture.run.watch import Watch
 
 _KEPT_RUNS: Final = 20
+_PATIENCE_S: Final = 30
+_LAUNCH: Final = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")
+"""What tells a launch of torchrun from others, alike in all of its ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,9 @@ def run(
     watched = Watched(script=name, folder=str(kept / f"parts-{os.getpid()}"), skip=step.skip, steps=step.steps,
                       only=only, named=named)  # fmt: skip
     plain = re.sub(r"\W", "-", name.removesuffix(".py"))[:40]
-    unnamed = f"{plain}-{strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.session"
+    launch = "-".join(filter(None, map(os.environ.get, _LAUNCH)))
+    run = re.sub(r"\W", "-", launch) or f"{strftime('%H%M%S')}-{os.getpid()}"
+    unnamed = f"{plain}-{strftime('%Y%m%d')}-{run}.session"
     saved = Path.cwd() / output.save if output.save else kept / unnamed
     if elsewhere.on is not None:
         return LaunchOn(target=target, arguments=arguments, module=module, watched=watched, saved=saved,
@@ -158,6 +163,7 @@ class Launch:
     outputs: list[str]
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
     place: Path = field(default_factory=Path.cwd)
+    begun: float = field(default_factory=time)
 
     def start(self) -> None:
         """Run the script in this process; whatever it raises is raised."""
@@ -185,6 +191,7 @@ class Launch:
             return
         from rooflight.sources.capture.run.children import with_parts
         from rooflight.sources.capture.run.outcome import session_of
+        from rooflight.sources.traces.live import with_window
 
         others = watch.bystander.others() if watch.bystander is not None and "RANK" not in self.environment else None
         session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others, watch.sampler)
@@ -193,15 +200,31 @@ class Launch:
             children = count_of(watch.forks, "child", "children")
             watch.say(f"{script} forked {children}: what is still running reports when it ends")
         rank = self.environment.get("RANK", "0")
-        first, *others = with_parts(session, folder)
+        first, *others = map(with_window, with_parts(session, folder))
         saved = [self._save(first, rank), *(self._save(other, other.environment["rank"]) for other in others)]
         if rank == "0":
-            self._analyze(watch, saved)
+            self._analyze(watch, [*saved, *self._other_ranks(watch)])
+
+    def _other_ranks(self, watch: Watch) -> list[Path]:
+        """What the other ranks of this machine save, where a launcher started ``rooflight run`` in each."""
+        paths = [self._path(str(rank)) for rank in range(1, int(self.environment.get("LOCAL_WORLD_SIZE", "1")))]
+
+        def late() -> list[Path]:
+            return [path for path in paths if not path.exists() or path.stat().st_mtime < self.begun]
+
+        for seconds, what in ((2, f"waiting up to {_PATIENCE_S} s for"), (_PATIENCE_S, "going on without")):
+            end = time() + seconds
+            while late() and time() < end:
+                sleep(0.05)
+            if late():
+                watch.say(f"{what} {count_of(len(late()), 'rank')} of which no session is there yet")
+        return [path for path in paths if path not in late()]
+
+    def _path(self, rank: str) -> Path:
+        return self.saved if rank == "0" else self.saved.with_stem(f"{self.saved.stem}.rank{rank}")
 
     def _save(self, session: Session, rank: str) -> Path:
-        path = self.saved
-        if rank != "0":
-            path = path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+        path = self._path(rank)
         try:
             return session.save(path)
         except OSError as error:  # the report is still worth having

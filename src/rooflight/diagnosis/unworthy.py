@@ -18,11 +18,11 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     if of.source == "bound" or unexplained_s > 0.5 * account.wall_s:  # of what is not known nothing is predicted
         return
     launches = percent(account.seconds(Cause.LAUNCHES) / account.wall_s)
-    share = f"less than {percent(LEAST)} of the step"
+    share = f"less than {percent(LEAST)} of the time"
     if of.on_cpu:
         yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason="a CPU has none")
     elif "cuda-graphs" not in found:
-        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches take {launches} of the step")
+        yield NotWorthIt(id="cuda-graphs", title="CUDA graphs", reason=f"launches take {launches} of the time")
     if "compile" not in found and not of.session.compiled:
         yield NotWorthIt(id="compile", title="torch.compile", reason=f"predicted to gain {share}")
     if of.optimizes and "fused-optimizer" not in found:
@@ -30,7 +30,7 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     if of.on_cpu and "half-on-cpu" not in found and not _has_short_units(facts):
         yield NotWorthIt(id="lower-precision", title="bfloat16", reason="this CPU multiplies float32 as fast")
     if "bigger-batch" not in found:
-        yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="overhead is less than half of the step")
+        yield NotWorthIt(id="bigger-batch", title="a bigger batch", reason="overhead is less than half of the time")
     gain_s = gain_of_layout(facts)
     if "channels-last" not in found and gain_s is not None:
         slower = f"{percent(-gain_s / of.step_s)} slower, predicted: group norms copy each image back"

@@ -164,7 +164,7 @@ def _record_elsewhere(
 
 
 def _observe_function(target: str, inputs: str | None, measured: bool, progress: Progress) -> Observed:
-    from rooflight.sources.capture.time.measure import measure
+    from rooflight.sources.traces.live import measure
 
     slow = Timer(_SILENT_S[measured], logging.getLogger("rooflight").warning,
                  ("rooflight: %s %s", visible(target), _SLOW[measured]))  # fmt: skip
@@ -193,7 +193,7 @@ def _observe_here(
     target: str, options: RunOptions, seen: Observed, here: DeviceSpec, place: str, progress: Progress
 ) -> Observed:
     from rooflight.hardware.machine.hardware import free_memory_bytes
-    from rooflight.sources.capture.time.measure import measure
+    from rooflight.sources.traces.live import measure
 
     needed, capacity = memory_use(seen.session).peak_bytes, free_memory_bytes(place)
     if capacity is not None and needed * ROOM > capacity:

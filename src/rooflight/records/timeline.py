@@ -360,8 +360,9 @@ class Between:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameSteps:
-    """Steps that did the same: ``count`` of ``backwards`` calls of backward and ``nodes`` autograd nodes each, and the
-    median of those that were timed. ``recorded``: the recorded step is one of them.
+    """Steps that did the same: ``count`` of ``backwards`` calls of backward and ``nodes`` autograd nodes each, for an
+    input of ``elements`` at least (0: not known), and the median of those that were timed. ``recorded``: the recorded
+    step is one of them.
     """
 
     count: int
@@ -369,6 +370,7 @@ class SameSteps:
     nodes: int
     median_s: float | None
     recorded: bool
+    elements: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,12 +28,12 @@ WORKERS: Final = Remedy(
 ASLEEP: Final = Remedy(
     id="asleep",
     title="the host sleeps or waits",
-    remedy="take the wait out of the step: read ahead, another thread, no sleep or lock",
+    remedy="read ahead, wait in another thread, or leave out the sleep or lock",
 )
 HOST: Final = Remedy(
     id="host-code",
     title="the program's own lines",
-    remedy="move it out of the step, to another process, or into tensor ops",
+    remedy="do it once, in another process, or by tensor ops",
 )
 PAGEABLE: Final = Remedy(
     id="pageable-copy",
@@ -108,7 +108,7 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     ):
         lost_s = sum(seconds for seconds, _ in lines)
         where = " between ops" if before == () and remedy is HOST else ""
-        text = f"{Quantity(lost_s, 's')} a step{where} {what} {_at(max(lines, key=lambda each: each[0])[1])}"
+        text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {_at(max(lines, key=lambda each: each[0])[1])}"
         yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
 
 

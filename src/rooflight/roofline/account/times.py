@@ -83,6 +83,12 @@ class Times:
         return totals.measured_s or (wall.time_s if wall else 0.0) or totals.op_bound_s
 
     @property
+    def each(self) -> str:
+        """What seconds are of, in words: of each step, or of a run in which none was found."""
+        run = self.session.run
+        return "a step" if run is None or run.step is not None else "in all"
+
+    @property
     def between(self) -> Sequence[Between]:
         """What lies before a script's step."""
         return self.session.run.between if self.session.run is not None else ()

@@ -19,10 +19,10 @@ _SHOWN: Final = 0.01  # of the wall: a cause with less is among the others
 
 
 def regime_text(found: Diagnosis) -> str:
-    """``overhead (62% of the step; memory 20%, compute 15%)``."""
+    """``overhead (62% of the time; memory 20%, compute 15%)``."""
     others = sorted(found.shares.items(), key=lambda each: -each[1])
     rest = [f"{name} {percent(share)}" for name, share in others if share >= _LEAST and name != found.regime.value]
-    return f"{found.regime.value} ({percent(found.confidence)} of the step{'; ' if rest else ''}{', '.join(rest)})"
+    return f"{found.regime.value} ({percent(found.confidence)} of the time{'; ' if rest else ''}{', '.join(rest)})"
 
 
 def answer(found: Diagnosis | None) -> str:

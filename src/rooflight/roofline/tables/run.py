@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 from rooflight.records.account import WORDS, Cause
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.report import Cell, Report, Table
+from rooflight.records.report import Cell, Report, Table, share, table
 from rooflight.records.timeline import Run, RunStep, SameSteps
 from rooflight.roofline.tables.document import AnalysisDocument
 from rooflight.roofline.tables.findings import first_findings
@@ -34,9 +34,14 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
         yield "step", f"{step.name} ({step.count:,} times, {step.at}), from {step.begins}; {number}"
         if step.calls:
             yield "calls of optimizers", ", ".join(f"{count:,} of {name}" for name, count in step.calls)
-    if len(run.alike) > 1:
-        sizes = (f"{count_of(size.count, 'step')} of {_size(size)}" for size in run.alike)
-        yield "unequal steps", "; ".join(sizes)
+    recorded = next((size for size in run.alike if size.recorded), None) if len(run.alike) > 1 else None
+    if recorded is not None:
+        part = share(recorded.median_s and recorded.count * recorded.median_s, _timed_s(run.alike))
+        of_time = "" if part is None else f", {percent(part)} of the time"
+        yield (
+            "unequal steps",
+            f"{recorded.count:,} of {sum(each.count for each in run.alike):,} are of the recorded size{of_time}",
+        )
     if run.between and run.step is not None:
         whole_s = run.between[0].seconds / run.between[0].share
         step_s = whole_s - sum(each.seconds for each in run.between)
@@ -47,11 +52,29 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
         yield "exit code", str(run.exit_code)
 
 
-def _size(size: SameSteps) -> str:
-    time = "not timed" if size.median_s is None else str(Quantity(size.median_s, "s"))
-    recorded = ", the recorded one" if size.recorded else ""
-    passes = count_of(size.backwards, "backward pass", "backward passes")
-    return f"{passes} and {size.nodes:,} autograd nodes ({time}{recorded})"
+def _timed_s(sizes: Iterable[SameSteps]) -> float:
+    return sum(each.count * (each.median_s or 0.0) for each in sizes)
+
+
+def sizes_table(run: Run | None) -> Iterator[Table]:
+    """The steps of a script by size, where they differ."""
+    sizes = run.alike if run is not None else ()
+    if len(sizes) < 2:
+        return
+    yield table(
+        "sizes",
+        "Steps by size",
+        sizes,
+        ("steps", "", lambda size: size.count),
+        ("first input", "", lambda size: f"from {size.elements:,} elements" if size.elements else None),
+        ("backward passes", "", lambda size: size.backwards),
+        ("autograd nodes", "", lambda size: size.nodes),
+        ("median", "s", lambda size: size.median_s),
+        ("share", "%", lambda size: share(size.count * (size.median_s or 0.0), _timed_s(sizes))),
+        ("recorded", "", lambda size: "yes" if size.recorded else None),
+        optional=("first input",),
+        note="Ops, bounds and the account are of steps of the recorded size.",
+    )
 
 
 def of_script(run: Run | None, verdict: str, *, brief: bool = False) -> str:

@@ -17,6 +17,7 @@ from rooflight.roofline.decode_formats import decode_formats, formats_table
 from rooflight.roofline.groups import Group, Operation, plain_name
 from rooflight.roofline.memory import memory_series, memory_tables
 from rooflight.roofline.network import collectives_table
+from rooflight.roofline.tables.run import sizes_table
 from rooflight.roofline.tables.timeline import timeline_tables, unattributed_work
 
 AS_A_GRAPH: Final = "as if replayed from a graph"
@@ -34,6 +35,7 @@ def analysis_tables(analysis: Accounted, top: int) -> Iterable[Table]:
     bounded = bool(analysis.totals.op_bound_s)
     if analysis.account.wall_s:
         yield account_table(analysis.account)
+        yield from sizes_table(analysis.session.run)
     if bounded:
         yield from formats_table(decode_formats(analysis))
     if timeline is not None:

@@ -5,18 +5,22 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import ref
 
+import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from rooflight.records.account import Place
 from rooflight.sources.capture.own_code import is_users, place_in
 from rooflight.sources.capture.run.steps import Steps
+
+_FRAMES_OF_A_HOOK: Final = 8
 
 
 class Caller(NamedTuple):
@@ -83,6 +87,27 @@ def calling_place() -> Place:
 def calling_line() -> str:
     """The same as text, ``train.py:112``."""
     return calling_place().at
+
+
+def elements_of(args: tuple[Any, ...]) -> int:
+    """Of the first tensor with which torch calls a module, from within a hook before that; 0 where there is none."""
+    found = _first_tensor(args)
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_FRAMES_OF_A_HOOK if found is None else 0):
+        if frame is not None and "kwargs" in frame.f_code.co_freevars:  # torch's call of the module
+            found = _first_tensor(tuple(frame.f_locals["kwargs"].values()))
+            break
+        frame = frame and frame.f_back
+    return found.numel() if found is not None else 0
+
+
+def _first_tensor(values: Iterable[Any]) -> torch.Tensor | None:
+    for each in values:
+        inside = each.values() if isinstance(each, Mapping) else each if isinstance(each, list | tuple) else ()
+        found = each if isinstance(each, torch.Tensor) else _first_tensor(inside)
+        if found is not None:
+            return found
+    return None
 
 
 def imported_by_user() -> bool:

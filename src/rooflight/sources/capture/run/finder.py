@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final, NamedTuple
@@ -23,15 +24,17 @@ from torch.nn.modules.module import _global_forward_pre_hooks
 
 from rooflight.records.account import Place
 from rooflight.records.timeline import StepKind
-from rooflight.sources.capture.run.callers import Caller, Modules, calling_line, calling_place
+from rooflight.sources.capture.run.callers import Caller, Modules, calling_line, calling_place, elements_of
 from rooflight.sources.capture.run.quick import hasten
 from rooflight.sources.capture.run.recording import Recorder
 from rooflight.sources.capture.run.steps import Steps
 from rooflight.sources.capture.run.waits import Waits
 from rooflight.sources.capture.run.written import Written
+from rooflight.sources.capture.time.window import Window
 
 HOOK: Final = "rooflight"
 _NAMED: Final = (StepKind.MODULE, StepKind.FUNCTION)  # of these kinds only what the user named is a step
+_SIZES_AFTER: Final = 16  # steps: the size that takes longest so far is taken to be that of the run
 _CALLS_OF_A_STEP: Final = 8
 """A recording that began with a call is given up after so many without a backward pass: they are no part of a step."""
 
@@ -42,6 +45,7 @@ class Call(NamedTuple):
     module: nn.Module
     begin: int
     recorded: bool
+    elements: int
 
 
 class Block(NamedTuple):
@@ -75,7 +79,9 @@ class StepFinder:
         self.skip, self.only, self.named = skip, only, named
         self.recorder, self.waits, self.modules = Recorder(skip), Waits(), Modules()
         self.written = Written()
-        self.by_optimizer, self.by_backward, self.by_function = Steps(), Steps(), Steps()
+        self.window = Window(self.recorder)
+        self.by_optimizer = self._steps_of(StepKind.OPTIMIZER)
+        self.by_backward, self.by_function = self._steps_of(StepKind.BACKWARD), self._steps_of(StepKind.FUNCTION)
         self.optimizers: dict[Caller, int] = {}
         self.phases: dict[Caller, Steps] = {}
         self.backward, self.function = Caller("backward", Place()), Caller(named, Place())
@@ -83,7 +89,7 @@ class StepFinder:
         self.broken = ""
         self.losses = 0  # calls of modules without parameters
         self.hook: Callable[[nn.Module, Any], None] | None = None
-        self.begun = self.nodes = self.backwards = 0  # of the open step
+        self.begun = self.nodes = self.backwards = self.elements = 0  # of the open step
         self._known_at_begin = 0, 0, 0
         self.running: list[int] = []  # ids of optimizers
         self.in_known_step = False  # a step whose backward passes are only counted
@@ -96,7 +102,7 @@ class StepFinder:
         self._block: Block | None = None
         self._phase: Caller | None = None  # that may be the step: of those that hold some, it took longest
         self._undecided = Undecided()
-        self._trains_in_eval = self._without_modules = False
+        self._trains_in_eval = self._without_modules = self._knows_sizes = False
 
     # -- modules
 
@@ -139,6 +145,8 @@ class StepFinder:
         if begins:
             self.waits.trains()
             self._open(now, module)
+            self.elements = elements_of(args)
+            self._look_at_sizes()
             self.written.follow(module)
             if not self.recorder.settled or len(self.optimizers) > 1:
                 self._line = calling_line()
@@ -149,6 +157,16 @@ class StepFinder:
             self._look_away()
         else:
             self._calls(module, args, now)
+
+    def _look_at_sizes(self) -> None:
+        """Of steps of unequal inputs one is recorded anew, once it is known which size takes longest in sum."""
+        steps, kept = self.by_optimizer, self.recorder.kept.get(StepKind.OPTIMIZER)
+        if self._knows_sizes or steps.count < _SIZES_AFTER or not self.recorder.settled or not kept or kept.cycle > 1:
+            return
+        found = steps.of_the_longest_size(kept.place, self.elements)
+        self._knows_sizes = found is not False
+        if found is None:
+            kept.whole = self.recorder.settled = False
 
     def _calls(self, module: nn.Module, args: Any, now: int) -> None:
         """A call that may itself be the step; the hook is off until it returns, so that its modules cost nothing."""
@@ -164,7 +182,7 @@ class StepFinder:
             if recorder.wants(StepKind.MODULE, place):
                 self._recorded_call, recorded = place, True
                 recorder.begin(StepKind.MODULE, place, 1, module, args)
-        self._call = Call(module, now, recorded)
+        self._call = Call(module, now, recorded, elements_of(args))
         module._forward_hooks[HOOK] = self.returned  # type: ignore[index]
 
     def returned(self, module: nn.Module, _args: Any, _result: Any) -> None:
@@ -177,7 +195,7 @@ class StepFinder:
         if call.recorded and number == self.modules.heaviest and not self.backwards:
             may_train = bool(self.begun) and is_grad_enabled() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
-        self.modules.calls[number].add(call.begin, now, number, 0, 0, self.waits.known(now))
+        self.modules.calls[number].add(call.begin, now, number, 0, 0, self.waits.known(now), "", call.elements)
 
     def _forget_call(self) -> None:
         call, self._call = self._call, None
@@ -307,7 +325,10 @@ class StepFinder:
         found = recorder.records or recorder.broken or StepKind.OPTIMIZER in recorder.kept
         if self._without_modules or (steps.count > 1 and not found):  # as where an image is moved, not a model
             self._record()
-        elif recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1:
+        elif (
+            recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1
+            and (self._knows_sizes or not steps.unequal)
+        ):  # fmt: skip
             hasten(self, self._model, optimizer, HOOK)
             self.watch()
 
@@ -418,6 +439,7 @@ class StepFinder:
             self.nodes += _get_sequence_nr() - made
             self._end_backward(now)
         self.recorder.drop()
+        self.window.close()
 
     def leave(self) -> None:
         """Notice nothing any more."""
@@ -451,6 +473,7 @@ class StepFinder:
         if by is not None and self._without_modules and not self.by_optimizer.count:
             self._forget_backward()
         self.begun, self.nodes, self.backwards, self._line = begin, _get_sequence_nr(), 0, ""
+        self.elements = 0
         self._known_at_begin = self.waits.known(begin)
         self.begun_by = by if by is None or isinstance(by, type) else type(by)
         if self._undecided.first is None:
@@ -459,7 +482,7 @@ class StepFinder:
     def _forget_backward(self) -> None:
         """Backward passes before a model is trained, as of a tensor that starts the device, ended no steps."""
         self._without_modules, self._undecided.first = False, None
-        self.by_backward, self.backward = Steps(), Caller("backward", Place())
+        self.by_backward, self.backward = self._steps_of(StepKind.BACKWARD), Caller("backward", Place())
         self.recorder.drop(StepKind.BACKWARD)
         self.recorder.kept.pop(StepKind.BACKWARD, None)
         self.recorder.taken[StepKind.BACKWARD].clear()
@@ -474,9 +497,14 @@ class StepFinder:
         if not part and recorder.wants(kind, place, cycle, whole=steps.whole):
             recorder.begin(kind, place, cycle, module, args)
 
+    def _steps_of(self, kind: StepKind) -> Steps:
+        steps = Steps()
+        steps.ended = partial(self.window.opens, kind, steps)
+        return steps
+
     def _add(self, steps: Steps, now: int, caller: int) -> None:
         begin = max(self.begun or self.waits.last_event, steps.last_end)
         made = _get_sequence_nr() - self.nodes
-        steps.add(begin, now, caller, self.backwards, made, self._known_at_begin, self._line)
+        steps.add(begin, now, caller, self.backwards, made, self._known_at_begin, self._line, self.elements)
         if not (self.recorder.settled or steps.follow()):
             self.recorder.drop(StepKind.OPTIMIZER if steps is self.by_optimizer else StepKind.BACKWARD)

@@ -9,13 +9,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.records.measurement import Measurement
+from rooflight.records.measurement import Float64, Measurement
 from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.sampler import Sampler
-from rooflight.sources.capture.run.steps import Steps
+from rooflight.sources.capture.run.steps import APART, Steps
+from rooflight.sources.capture.time.kineto import op_times
+from rooflight.sources.capture.time.measure import MIN_JOINED, joined_share
+from rooflight.sources.capture.time.window import ITERATIONS, TRACE, Window
 
 _FEW: Final = 3
 _LIES_IN: Final = {Within.LOADER: "loader", Within.STARTING: "loader", Within.SAVING: "checkpoint"}
@@ -55,22 +58,25 @@ def session_of(
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
         turns=steps.turns(cycle if kept is None else kept.cycle),
     )
-    counted = undisturbed(range(step.count))
-    between = steps.between(cycle, counted)
+    counted, sizes, took = undisturbed(range(step.count)), steps.sizes(cycle), steps.seconds(cycle)
+    like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
+    timed = (undisturbed([each for each, size in enumerate(sizes) if size in like]) or counted)[:limit]
+    between = steps.between(cycle, counted, float(took[timed].mean()) if timed else None)
     sampler = sampler if sampler is not None and sampler.thread == finder.thread else None
     if sampler is not None:
         between = _with_lines(between, sampler, *steps.spans(cycle), np.array([each for each in counted if each]))
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
-    session = replace(session, run=run, environment={**session.environment, "target": script})
-    sizes = steps.sizes(cycle)
-    like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
-    timed = undisturbed([each for each, size in enumerate(sizes) if size in like]) or undisturbed(range(step.count))
+    notes = (*session.notes, *finder.recorder.notes)
+    session = replace(session, run=run, environment={**session.environment, "target": script}, notes=notes)
     host = None
     if sampler is not None and timed:
         begins, ends = steps.spans(cycle)
-        host = sampler.within(begins[timed[:limit]], ends[timed[:limit]])
-    return _with_times(session, steps.seconds(cycle)[timed[:limit]], None if place is not None else 0.0, others, host)
+        host = sampler.within(begins[timed], ends[timed])
+    same = None if place is not None else 0.0
+    if finder.window.profile is not None and same is None:
+        return _of_a_device(session, finder.window, steps.iterations(cycle)[timed], others, host)
+    return _with_times(session, took[timed], same, others, host)
 
 
 def _with_lines(
@@ -161,6 +167,30 @@ def _with_times(
             clock="steps of the script" + ("; ops, while one was recorded" if own is not None else ""),
         )
     )
+
+
+def _of_a_device(
+    session: Session, window: Window, walls: Float64, others: float | None, host: HostTime | None
+) -> Session:
+    """The session of a GPU's step, with the ops of the window. Its wall is the whole iteration: the device works on
+    while the host waits for its loader. Where the host ran ahead of it, the walls are lifted to those between syncs.
+    """
+    profile, run = window.profile, session.run
+    assert profile is not None
+    assert run is not None
+    walls = walls[np.isfinite(walls)]
+    walls = walls * max(1.0, window.mean_s / float(walls.mean())) if len(walls) else np.full(ITERATIONS, window.mean_s)
+    times = op_times(session, profile.events, device=window.device == "cuda")
+    if joined_share(session, times.seconds) < MIN_JOINED:  # other ops ran than were recorded
+        return _with_times(session, walls, None, others, host)
+    measured = Measurement(
+        wall_samples_s=walls, op_samples_s=times.seconds, op_starts_s=times.starts_s, others_share=others, host=host,
+        clock="iterations of the script; kernels by Kineto",
+    )  # fmt: skip
+    apart = tuple(each for each in run.between if each.name in APART)
+    session = replace(session, run=replace(run, between=apart))
+    facts = {**session.environment, **({TRACE: profile.trace} if profile.trace else {})}
+    return replace(session, environment=facts).with_measurement(measured)
 
 
 def _seen(finder: StepFinder) -> str:

@@ -17,6 +17,8 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.modules import module as modules
 from torch.optim import optimizer as optimizers
 
+from rooflight.sources.capture.run.callers import elements_of
+
 
 def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
     """Put them in the place of the hooks of ``finder``, a StepFinder."""
@@ -38,6 +40,7 @@ def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
         ):
             hooks.pop(hook, None)  # type: ignore[call-overload]
             finder.begun, finder.nodes, finder.backwards = perf_counter_ns(), _get_sequence_nr(), 0
+            finder.elements = elements_of(args)
             finder.in_known_step = True
         else:
             slowly_called(module, args)
@@ -54,7 +57,7 @@ def hasten(finder: Any, model: nn.Module, optimizer: Any, hook: str) -> None:
             running.pop()
             waits = finder.waits
             made, known = _get_sequence_nr() - finder.nodes, (waits.loader, waits.evaluation, waits.checkpoint)
-            finder.by_optimizer.add(finder.begun, now, number, finder.backwards, made, known)
+            finder.by_optimizer.add(finder.begun, now, number, finder.backwards, made, known, "", finder.elements)
             finder.begun, waits.last_event, finder.in_known_step = 0, now, False
             hooks[hook] = called  # type: ignore[index]
         else:

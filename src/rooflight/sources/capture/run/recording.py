@@ -42,7 +42,7 @@ class Recorder:
     """Records one step after ``skip`` steps, and one before, which serves if no other follows."""
 
     def __init__(self, skip: int) -> None:
-        self._skip = skip
+        self.skip = skip
         self._open: record | None = None
         self._kind: StepKind | None = None
         self._place = 0
@@ -52,6 +52,7 @@ class Recorder:
         self.kept: dict[StepKind, Kept] = {}
         self._later: Callable[[], None] | None = None
         self.broken = ""
+        self.notes: list[str] = []
         self.settled = False
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
@@ -71,8 +72,8 @@ class Recorder:
         kept = self.kept.get(kind)
         if self._open is not None or self.broken:
             return False
-        better = kept is None or kept.place < self._skip or kept.cycle != cycle or (whole and not kept.whole)
-        return better and (kept is None or place >= self._skip)
+        better = kept is None or kept.place < self.skip or kept.cycle != cycle or (whole and not kept.whole)
+        return better and (kept is None or place >= self.skip)
 
     def begin(
         self, kind: StepKind, place: int, cycle: int = 1, module: nn.Module | None = None, args: Any = ()
@@ -131,7 +132,7 @@ class Recorder:
             return
         if not self.broken and len(session):
             self.kept[kind] = Kept(session, place, self._cycle, whole)
-            self.settled = settles and whole and place >= self._skip
+            self.settled = settles and whole and place >= self.skip
 
     def keep_what_ended(self) -> None:
         """End a recording whose step ended inside a compiled function, now that this has returned."""

@@ -38,6 +38,7 @@ _WITHIN: Final = (
     ("multiprocessing/", Within.PROCESS),
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
+_IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
 Key = tuple[CodeType | None, int, Within]
@@ -122,6 +123,8 @@ class HostLines:
         """The innermost line of the program's own, and what library code it is in."""
         within, each = Within.ITSELF, frame
         while each is not None:
+            if each.f_code.co_name == _IMPORTS:
+                within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
                 return each.f_code, each.f_lineno, within or self._called_by(each.f_back)

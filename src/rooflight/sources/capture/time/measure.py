@@ -19,10 +19,10 @@ from rooflight.records.measurement import SAME_STEP, Measurement, other_step
 from rooflight.records.session import Session
 from rooflight.records.tensor import TensorSpec
 from rooflight.records.timeline import HostLine, HostTime
-from rooflight.sources.capture.time.collectives import Event
 from rooflight.sources.capture.time.compilations import compilations
 from rooflight.sources.capture.time.host_lines import host_lines
-from rooflight.sources.capture.time.kineto import STEP_MARK, events_of, op_times, works_on_memory
+from rooflight.sources.capture.time.kineto import STEP_MARK, op_times, works_on_memory
+from rooflight.sources.capture.time.window import TRACE, Kineto, Profile
 
 _Shapes = tuple[tuple[tuple[int, ...], str], ...]
 _Calls = Counter[tuple[str, _Shapes, _Shapes]]
@@ -122,14 +122,15 @@ def measure(
             f"only the warm-up was timed: rank {missing} runs the step, but does not measure it. Run Rooflight on "
             "every rank, or leave the measurement out (--no-measure)",
             MeasurementWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         return session.with_measurement(_of_warm_up(session, warm_s, lines, same))
     if walls.disturbed and walls.wall_samples_s.sum() <= _CHEAP_S:
         say("timing once more: other programs are running")
         walls = min(walls, timed(), key=lambda each: each.others_share or 0.0)
     say("profiling ops")
-    events = _profile(step, profiled, on_cuda, together)
+    profile = _profile(step, profiled, on_cuda, together)
+    events = profile.events
     if same == 0 and any(event.on_device and event.name != STEP_MARK for event in events):
         same = None  # a replayed CUDA graph runs the kernels of ops that are not recorded
     times = op_times(session, events, device=on_cuda)
@@ -141,8 +142,9 @@ def measure(
     host = None if walls.host is None else replace(walls.host, lines=lines, compilations=compilations())
     measurement = replace(walls, op_samples_s=samples, op_starts_s=starts, clock=clock, same_calls=same, host=host)
     if not measurement.of_the_session:
-        warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=2)
-    return replace(session, environment=_as_timed(session)).with_measurement(measurement)
+        warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=3)
+    facts = {**_as_timed(session), **({TRACE: profile.trace} if profile.trace else {})}
+    return replace(session, environment=facts).with_measurement(measurement)
 
 
 def _warm_up(step: Callable[[], Any]) -> None:
@@ -233,19 +235,18 @@ def joined_share(session: Session, samples: np.ndarray[Any, Any]) -> float:
     return float(np.isfinite(samples[:, working]).all(axis=0).mean())
 
 
-def _profile(step: Callable[[], Any], steps: int, on_cuda: bool, together: bool) -> list[Event]:
-    import torch
-    from torch.autograd.profiler import profile, record_function
-
-    with profile(use_cpu=True, use_device="cuda" if on_cuda else None, use_kineto=True) as profiler:
+def _profile(step: Callable[[], Any], steps: int, on_cuda: bool, together: bool) -> Profile:
+    kineto = Kineto("cuda" if on_cuda else None)
+    kineto.start()
+    try:
         if together:
             step()  # ranks take different times to start a profiler, and the profile must not have the others' waits
         for _ in range(steps):
-            with record_function(STEP_MARK):
-                step()
-        if on_cuda:
-            torch.cuda.synchronize()
-    return events_of(profiler.kineto_results)
+            kineto.next()
+            step()
+    finally:
+        seen = kineto.stop()
+    return seen
 
 
 def _runs_together(session: Session) -> bool:

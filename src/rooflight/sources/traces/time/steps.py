@@ -16,13 +16,14 @@ from rooflight.records.quantity import count_of
 from rooflight.records.record import OpRecord
 from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
+from rooflight.sources.capture.time.kineto import STEP_MARK
 from rooflight.sources.traces.file.trace import UNKNOWN, Trace, parents_of
 from rooflight.sources.traces.ops.collectives import gloo_spans
 from rooflight.sources.traces.ops.execution_trace import Operands
 from rooflight.sources.traces.ops.signatures import Call
 from rooflight.sources.traces.ownership import Ownership, Scope, is_module_call
 
-_STEP: Final = re.compile(r"^ProfilerStep\*?#?\d+$")
+_STEP: Final = re.compile(rf"^(ProfilerStep\*?#?\d+|{re.escape(STEP_MARK)})$")
 _OPTIMIZER: Final = re.compile(r"^Optimizer\.step#")
 _ITERATION: Final = re.compile(r"^(train(ing)?[ _])?(iter(ation)?|step|batch)[ _#]*\d*$", re.IGNORECASE)
 _LOADER: Final = re.compile(r"^enumerate\(DataLoader\)")
