@@ -10,11 +10,10 @@ Blocks of ``rooflight.phase`` that hold a whole step each are the steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from threading import get_ident
 from time import perf_counter_ns
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from torch import is_grad_enabled, nn
 from torch._C import _current_graph_task_id, _get_tracing_state
@@ -25,6 +24,7 @@ from torch.nn.modules.module import _global_forward_pre_hooks
 from rooflight.records.account import Place
 from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run.callers import Caller, Modules, calling_line, calling_place, elements_of
+from rooflight.sources.capture.run.pending import Block, Call, Undecided
 from rooflight.sources.capture.run.quick import hasten
 from rooflight.sources.capture.run.recording import Recorder
 from rooflight.sources.capture.run.steps import Steps
@@ -37,39 +37,6 @@ _NAMED: Final = (StepKind.MODULE, StepKind.FUNCTION)  # of these kinds only what
 _SIZES_AFTER: Final = 16  # steps: the size that takes longest so far is taken to be that of the run
 _CALLS_OF_A_STEP: Final = 8
 """A recording that began with a call is given up after so many without a backward pass: they are no part of a step."""
-
-
-class Call(NamedTuple):
-    """A call of a module that is running and may itself be the step."""
-
-    module: nn.Module
-    begin: int
-    recorded: bool
-    elements: int
-
-
-class Block(NamedTuple):
-    """An open outermost phase: what had ``ended`` and was recorded before it, and whether it began within a step."""
-
-    caller: Caller
-    begin: int
-    nodes: int
-    known: tuple[int, int, int]
-    ended: tuple[int, int]
-    recordings: int
-    inside: bool
-
-
-@dataclass(slots=True)
-class Undecided:
-    """What shows only when a step ends: where it may have begun, and whether a backward pass ended it."""
-
-    first: tuple[int, int, tuple[int, int, int]] | None = None  # where the first step may have begun
-    with_gradients_since: int = 0
-    by: type | None = None  # the model in evaluation mode that was called with gradients on
-    backward_end: tuple[int, int] = (0, 0)
-    ended_by_backward: bool = False
-    only_grads: bool = True  # no call of backward so far
 
 
 class StepFinder:
