@@ -19,6 +19,7 @@ from rooflight.front.device import Progress, log_progress
 from rooflight.front.options import RunOptions
 from rooflight.front.targets import analyze_target
 from rooflight.hardware.machine.hardware import kind_here, usable_cores
+from rooflight.roofline.account.account import AccountFields
 from rooflight.roofline.analysis import Analysis
 from rooflight.sources.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.sources.workloads.targets import UserFunction, find_target
@@ -252,21 +253,28 @@ def _compiled(begun: Compiled, eager: Request, run: Callable[..., Any], pace: Pa
 
 
 def recorded(
-    target: str, options: Options, *, inputs: str | None, device: str | None = None, progress: Progress
+    target: str,
+    options: Options,
+    *,
+    inputs: str | None,
+    device: str | None = None,
+    measured: bool = False,
+    progress: Progress,
 ) -> tuple[Analysis, list[str]]:
-    """The bounds of a target's step on a device, this machine's by default, with notes; nothing of it is timed."""
+    """The bounds of a target's step on a device, this machine's by default, with notes; its times only if asked for."""
     if target in WORKLOADS:
         target = f"{inspect.getsourcefile(WORKLOADS[target])}:{WORKLOADS[target].__name__}"
     run = RunOptions(**{key: value for key, value in asdict(options).items() if key != "device"})
-    return analyze_target(target, run, inputs=inputs, device=device, measured=False, progress=progress)
+    return analyze_target(target, run, inputs=inputs, device=device, measured=measured, progress=progress)
 
 
 def bounded(results: Sequence[Compiled], cell: Matrix, progress: Progress = log_progress) -> list[Compiled]:
     """The results of a target with the op and fused bound of its step on this machine, the bytes of both, and the
-    kernels of its ops; where its step cannot be recorded, or the machine not be calibrated, with the reason.
+    kernels of its ops, and the account of an eager iteration; where its step cannot be recorded, or the machine not be
+    calibrated, with the reason.
     """
     try:
-        analysis, _ = recorded(results[0].target, cell.options, inputs=cell.inputs, progress=progress)
+        analysis, _ = recorded(results[0].target, cell.options, inputs=cell.inputs, measured=True, progress=progress)
     except Exception as error:  # the program ran: whatever the analysis meets, what was measured is kept
         why = str(error) if isinstance(error, RunFailed | ValueError) else in_one_line(error)
         return [replace(result, bounds_failed=why) for result in results]
@@ -279,6 +287,7 @@ def bounded(results: Sequence[Compiled], cell: Matrix, progress: Progress = log_
             op_kernels=int(analysis.queue.launches.sum()),
             op_bytes=totals.bytes_read + totals.bytes_written,
             fused_bytes=program.fused_bytes,
+            account=AccountFields.view(analysis.account) if analysis.measurement is not None else None,
         )
         for result in results
     ]

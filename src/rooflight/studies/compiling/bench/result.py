@@ -15,6 +15,7 @@ import msgspec
 
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
+from rooflight.roofline.account.account import AccountFields
 from rooflight.sources.workloads.outputs import Difference
 from rooflight.sources.workloads.targets import called
 
@@ -143,7 +144,8 @@ class Compiled:
     ``op_kernels``: ops of a step that compute, each a kernel or more. ``failed`` says why the target did not compile
     or run; then ``cold`` is None, and ``eager`` too if that did not run. ``interrupted``: the user ended the benchmark
     before all of its programs had run; those that had not are None. ``bounds_failed`` says why there are no bounds, and
-    no ops and bytes of eager's, where they were asked for.
+    no ops and bytes of eager's, where they were asked for. ``account``: where an eager iteration that was timed
+    op by op beside it spends its time.
     """
 
     target: str
@@ -161,6 +163,7 @@ class Compiled:
     op_kernels: int | None = None
     op_bytes: int | None = None
     fused_bytes: int | None = None
+    account: AccountFields | None = None
 
     @property
     def iterations(self) -> int:
@@ -313,7 +316,7 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     next; ``cache_misses_cold``, ``cache_misses_warm``: those that it had not.
     ``op_bytes`` and ``fused_bytes``: moved by the ops one by one, and fused at best; ``kernel_bytes``: by the compiled
     graphs, by Inductor's account. ``bounds_failed``: why there are no bounds, ``op_kernels``, ``op_bytes`` and
-    ``fused_bytes``, which a recording of the step gives.
+    ``fused_bytes``, which a recording of the step gives, and no ``account`` of an eager iteration.
     """
 
     target: str
@@ -361,6 +364,7 @@ class CompileDocument(Document, frozen=True, kw_only=True, tag="rooflight.compil
     kernel_bytes: int | None
     fused_bytes: int | None
     bounds_failed: str
+    account: AccountFields | None
     failed: str
     samples_eager_s: tuple[float, ...]
     samples_compiled_s: tuple[float, ...]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
+from rooflight.records.account import WORDS, Cause
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Axis, Cell, Line, Mark, Report, Series, Table, table
@@ -21,6 +22,7 @@ from rooflight.studies.compiling.bench.result import (
 )
 
 _REASONS = 5
+_SAVED = (Cause.FUSION, Cause.LAUNCHES)
 
 
 def report_of(
@@ -62,7 +64,17 @@ def conclusion(result: Compiled) -> str:
         why = f"other programs took {percent(result.others_share or 0.0)} of the CPU"
         return f"{name}: unsure, as {why}: {steady}; {over}. Run it again on a quiet machine."
     words = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
-    return f"{name}: {words[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
+    verdict = f"{name}: {words[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
+    return " ".join(filter(None, (verdict, _may_save(result))))
+
+
+def _may_save(result: Compiled) -> str:
+    """What of an eager iteration compiling can save at all, by its account."""
+    if result.account is None:
+        return ""
+    parts = {cause: sum(row.share for row in result.account.rows if row.cause is cause) for cause in _SAVED}
+    said = " and ".join(f"{percent(part)} {WORDS[cause]}" for cause, part in parts.items())
+    return f"Of eager's iteration, {said} are what compiling can save."
 
 
 def _pays_back(result: Compiled) -> str:
