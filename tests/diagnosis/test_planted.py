@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from accounts import violations
+from calibrated import calibration_of, roofs_of
+
+import rooflight as rl
+from rooflight.hardware.devices.calibrations import device_of
 
 LOOSE = {"p27_xray", "p28_sonar", "p65_lookup"}
 """Half precision knows two or three digits."""
@@ -45,12 +51,31 @@ def test_both_forms_give_the_same(path):
     assert float(done.stdout.split()[-1]) < (1e-2 if path.stem in LOOSE else 1e-4)
 
 
-def difference(path: Path) -> float:
-    """The largest difference of what three steps of both forms return, over the largest number."""
+FAULTS = sorted((Path(os.environ.get("ROOFLIGHT_DATA", "/nowhere")) / "faults" / "diagnosis").glob("*.py"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [*PROGRAMS, *FAULTS], ids=lambda path: path.stem)
+def test_the_account_of_each_adds_up(path):
+    """With roofs of a CPU that none of them beats, so that all of its rows are looked at."""
+    step = loaded(path).make_step()
+    measured = rl.measure(step, max_runs=10, max_seconds=2)
+    here = device_of(calibration_of(roofs_of(1e12, 1e11), "test CPU"))
+    assert violations(rl.analyze(measured, here)) == []
+
+
+def loaded(path: Path):
+    """The program as a module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
+    return module
+
+
+def difference(path: Path) -> float:
+    """The largest difference of what three steps of both forms return, over the largest number."""
+    module = loaded(path)
     steps = module.make_step(), module.make_step_fixed()
     pairs = [[flat(step()) for step in steps] for _ in range(3)]
     return max(((a - b).abs().max() / a.abs().max().clamp(min=1e-9)).item() for a, b in pairs)
