@@ -18,7 +18,8 @@ def violations(analysis: Analysis) -> list[str]:
     sums = {key: sum(account.by(key).values()) for key in KEYS}
     wrong += [key for key, total in sums.items() if abs(total - account.wall_s) > 1e-9 * account.wall_s]
     wrong += [f"{row.cause} below zero" for row in account.rows if row.seconds < 0]
-    fused_s = np.inf if analysis.without_storages else analysis.program.fused_bound_s * (1 + 1e-9)
+    exchange_s = sum(each.bound_s or 0.0 for each in analysis.communication.collectives)
+    fused_s = np.inf if analysis.without_storages else (analysis.program.fused_bound_s + exchange_s) * (1 + 1e-9)
     if account.seconds(Cause.LIGHT) > min(fused_s, whole):
         wrong.append("more light than the fused bound")
     by_regime = {regime: sum(row.share for row in account.rows if row.regime is regime) for regime in Regime}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from accounts import violations
 from builders import op, spec
 from hypothesis import given, settings
@@ -269,3 +270,10 @@ def test_a_pause_now_and_then_is_of_those_iterations_that_have_it() -> None:
     assert seen_in(walls, 1.0) == 3  # 3 * 10 s over 30 iterations
     assert seen_in(walls, 0.1) == 30
     assert seen_in(np.ones(30), 1.0) == 30
+
+
+def test_samples_are_those_of_the_input_and_not_of_the_weight() -> None:
+    net = torch.nn.Linear(32, 8)
+    with rl.record(memory=True) as recording:
+        net(torch.randn(16, 32)).sum().backward()
+    assert batch_of(recording.session) == ("samples", 16)

@@ -80,6 +80,7 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
             seconds_lost=draft.lost_s,
             share=min(1.0, draft.lost_s / of.whole_s),
             evidence=draft.evidence,
+            short=draft.remedy.short,
             remedy=draft.remedy.remedy,
             predicted_gain_s=draft.gain_s,
             predicted_gain_low_s=min(draft.low_s, draft.gain_s),

@@ -30,15 +30,22 @@ BESIDE_CALLS: Final = (Cause.LAUNCHES, Cause.PYTHON, Cause.SYNC, Cause.OTHER_PRO
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy:
-    """What helps against a cause: its stable ``id``, the words, and how to verify it. ``waste``: the step does what it
-    need not do at all, which is mended before anything is tuned.
+    """What helps against a cause: its stable ``id``, a whole change in ``short``, at most 45 letters for the first
+    screen, the ``rest`` of the words, and how to verify it. ``waste``: the step does what it need not do at all, which
+    is mended before anything is tuned.
     """
 
     id: str
     title: str
-    remedy: str
+    short: str
+    rest: str = ""
     verify: str = "rooflight diagnose again: the finding is gone"
     waste: bool = True
+
+    @property
+    def remedy(self) -> str:
+        """All of it."""
+        return f"{self.short}: {self.rest}" if self.rest else self.short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,7 +36,7 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
         slower = f"{percent(-gain_s / of.step_s)} slower, predicted: group norms copy each image back"
         reason = slower if gain_s < -LEAST * of.step_s else f"it would gain {share}"
         yield NotWorthIt(id="channels-last", title="channels-last", reason=reason)
-    if "loader" not in found and of.measured and of.on_cpu:
+    if of.measured and of.on_cpu and account.seconds(Cause.LOADER) < LEAST * account.wall_s:
         yield NotWorthIt(id="loader", title="more loader workers", reason="the step waits for no data")
 
 

@@ -349,13 +349,15 @@ class RunStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
     """What lay between steps: seconds a step, in the mean of those that were not disturbed, and their ``share`` of such
-    a step and what lay before it. ``lines``: where the host's thread was meanwhile, by samples.
+    a step and what lay before it. ``lines``: where the host's thread was meanwhile, by samples. ``workers``: processes
+    of the loader.
     """
 
     name: str
     seconds: float
     share: float
     lines: tuple[HostLine, ...] = ()
+    workers: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

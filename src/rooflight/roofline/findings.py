@@ -18,8 +18,8 @@ class RegimeShare(Fields, frozen=True, kw_only=True):
 
 
 class Finding(Fields, frozen=True, kw_only=True):
-    """A cause that takes ``seconds_lost`` of a step, ``share`` of it, of 1, and its remedy: alone it is predicted to
-    save ``predicted_gain_s``, between low and high: docs/lab/promises.md says how often that holds.
+    """A cause that takes ``seconds_lost`` of a step, ``share`` of it, of 1, and its remedy, ``short`` and whole: alone
+    it is predicted to save ``predicted_gain_s``, between low and high: docs/lab/promises.md says how often that holds.
     ``after_others_s`` is what it still saves once all remedies before it are applied. ``verify``: how to see that it
     helped. ``causes``: the rows of the account of which it is a part; ``where``: its lines and modules.
     """
@@ -30,6 +30,7 @@ class Finding(Fields, frozen=True, kw_only=True):
     seconds_lost: float
     share: float
     evidence: str
+    short: str
     remedy: str
     predicted_gain_s: float
     predicted_gain_low_s: float

@@ -9,6 +9,7 @@ from rooflight.diagnosis.remedies import (
     compiled,
     exchange,
     kernels,
+    loading,
     loops,
     optimizer,
     padding,
@@ -20,6 +21,7 @@ from rooflight.diagnosis.remedies import (
 )
 
 RULES: Final = (
+    *loading.RULES,
     *waiting.RULES,
     *waste.RULES,
     *loops.RULES,

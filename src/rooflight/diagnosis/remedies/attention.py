@@ -17,15 +17,15 @@ from rooflight.records.tensor import TensorSpec
 SDPA: Final = Remedy(
     id="sdpa",
     title="attention written out (product, softmax, product)",
-    remedy="F.scaled_dot_product_attention with its mask (is_causal, attn_mask), or attn_implementation='sdpa' in "
-    "transformers",
+    short="F.scaled_dot_product_attention",
+    rest="with its mask (is_causal, attn_mask), or attn_implementation='sdpa' in transformers",
     verify="no softmax over scores is left in the step",
 )
 REPEAT_KV: Final = Remedy(
     id="repeat-kv",
     title="keys and values are copied to every head",
-    remedy="grouped-query attention without copies: scaled_dot_product_attention(..., enable_gqa=True), or queries "
-    "grouped by key head",
+    short="enable_gqa=True in the attention",
+    rest="scaled_dot_product_attention(..., enable_gqa=True), or queries grouped by key head",
     verify="no copy of an expanded tensor before attention",
 )
 _SOFTMAX: Final = ("aten::_softmax", "aten::softmax", "aten::_softmax_backward_data")

@@ -20,27 +20,31 @@ from rooflight.roofline.analysis import Analysis
 COMPILE: Final = Remedy(
     id="compile",
     title="many ops that few kernels could do",
-    remedy="torch.compile on the model or the function",
+    short="torch.compile(model)",
+    rest="or of the function",
     verify="rooflight compile-bench: steady-state gain, and what compiling costs",
     waste=False,
 )
 GRAPHS: Final = Remedy(
     id="cuda-graphs",
     title="launches take longer than the kernels",
-    remedy="torch.compile(mode='reduce-overhead'), or torch.cuda.graph around the step",
+    short="torch.compile(mode='reduce-overhead')",
+    rest="or torch.cuda.graph around the step",
     verify="the device is busy through the step",
     waste=False,
 )
 RECOMPILES: Final = Remedy(
     id="recompiles",
     title="functions are compiled again and again",
-    remedy="take what changes out of the compiled code, or torch._dynamo.mark_dynamic, dynamic=True",
+    short="dynamic=True, or mark_dynamic",
+    rest="take what changes out of the compiled code, or torch._dynamo.mark_dynamic",
     verify="TORCH_LOGS=recompiles is silent after the first steps",
 )
 BREAKS: Final = Remedy(
     id="graph-breaks",
     title="graph breaks cut compiled code into pieces",
-    remedy="take the line out of the compiled function: print, .item(), branches on data; fullgraph=True finds it",
+    short="take the line out of the compiled function",
+    rest="print, .item() or a branch on data; fullgraph=True finds it",
     verify="rooflight explain shows no break",
 )
 

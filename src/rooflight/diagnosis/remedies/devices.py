@@ -17,7 +17,7 @@ from rooflight.roofline.findings import Diagnosis, Finding, NotWorthIt
 DEVICE: Final = Remedy(
     id="another-device",
     title="another device",
-    remedy="run it on the device that is named",
+    short="run it on the device that is named",
     verify="rooflight analyze there: measured beside predicted",
     waste=False,
 )
@@ -57,6 +57,7 @@ def with_devices(found: Diagnosis, account: Account, others: Iterable[CostedSess
                 seconds_lost=gain_s,
                 share=gain_s / found.step_s,
                 evidence=evidence,
+                short=f"run it on {other.device.name}",
                 remedy=f"run it on {other.device.name}",
                 predicted_gain_s=gain_s,
                 predicted_gain_low_s=here_s - wall.high_s - host_s,

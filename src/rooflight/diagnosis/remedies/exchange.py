@@ -18,13 +18,15 @@ from rooflight.records.timeline import HostLine, Within
 SMALL: Final = Remedy(
     id="small-collectives",
     title="many small collectives, one after the other",
-    remedy="stack the values and reduce them once; log every N steps",
+    short="stack the values and reduce them once",
+    rest="log every N steps",
     verify="one collective in their place",
 )
 OVERLAP: Final = Remedy(
     id="overlap",
     title="communication that no computing hides",
-    remedy="overlap it: DDP's buckets (bucket_cap_mb), no_sync() while accumulating, FSDP prefetch",
+    short="overlap it (bucket_cap_mb, no_sync())",
+    rest="DDP's buckets, no_sync() while accumulating, FSDP prefetch",
     verify="exposed communication falls",
     waste=False,
 )

@@ -20,68 +20,79 @@ from rooflight.roofline.distinct import distinct
 FEW_TILES: Final = Remedy(
     id="few-tiles",
     title="products whose results are too small to fill the device",
-    remedy="split the sum (split-K), a larger batch, or several products in one",
+    short="a larger batch, or several products in one",
+    rest="or the sum split (split-K)",
     waste=False,
 )
 TILES: Final = Remedy(
     id="tile-padding",
     title="products that miss the tile",
-    remedy="pad these sizes (vocabulary, hidden) to a multiple of 64",
+    short="pad sizes to a multiple of 64",
+    rest="vocabulary and hidden sizes",
     verify="the padded product is faster though it computes more",
 )
 ATTENTION: Final = Remedy(
     id="attention-kernel",
     title="attention far from its bound",
-    remedy="another attention kernel (flash, cuDNN, FlexAttention): torch.nn.attention.sdpa_kernel",
+    short="another kernel of attention (flash, cuDNN)",
+    rest="torch.nn.attention.sdpa_kernel, or FlexAttention",
     waste=False,
 )
 SHORT_ATTENTION: Final = Remedy(
     id="short-attention",
     title="attention over short sequences: launch and set-up, not work",
-    remedy="more sequences at once, packed (varlen) sequences, CUDA graphs",
+    short="more sequences at once",
+    rest="packed (varlen) sequences, CUDA graphs",
     waste=False,
 )
 BANDWIDTH: Final = Remedy(
     id="poor-bandwidth",
     title="kernels that only move data, far below the memory's speed",
-    remedy="contiguous tensors in one layout, fusion with neighbours (torch.compile), sizes that vector loads fit",
+    short="contiguous tensors, torch.compile",
+    rest="one layout, fusion with neighbours, sizes that vector loads fit",
     waste=False,
 )
 DEPTHWISE: Final = Remedy(
     id="depthwise",
     title="depthwise convolutions: each weight meets one channel, so that memory decides",
-    remedy="channels-last, fusion with the norm and activation around them (torch.compile), fewer of them",
+    short="channels-last and torch.compile",
+    rest="fusion with the norm and activation around them, fewer of them",
     waste=False,
 )
 DILATION: Final = Remedy(
     id="dilation",
     title="dilated convolutions, for which there are no fast kernels",
-    remedy="channels-last; a smaller dilation on pooled input, or space-to-batch",
+    short="channels-last",
+    rest="a smaller dilation on pooled input, or space-to-batch",
     waste=False,
 )
 FEW_CHANNELS: Final = Remedy(
     id="few-channels",
     title="convolutions of few input channels leave the matrix units idle",
-    remedy="channels-last with channels padded to 4 or 8; space-to-depth before the first layer",
+    short="pad channels to 4 or 8, channels-last",
+    rest="or space-to-depth before the first layer",
     waste=False,
 )
 LAYOUT: Final = Remedy(
     id="channels-last",
     title="images channel by channel, which convolutions transpose and CPUs pool slowly",
-    remedy="model.to(memory_format=torch.channels_last), and the images too",
+    short=".to(memory_format=torch.channels_last)",
+    rest="the model, and the images too",
     verify="no transposing kernels (nchwToNhwc) in a profile; on a CPU, pooling takes less",
     waste=False,
 )
 FEW_TOKENS: Final = Remedy(
     id="few-tokens",
     title="experts read all their weights for few tokens",
-    remedy="more tokens at once, fewer or shared experts, weights in fp8 or int4",
+    short="more tokens at once",
+    rest="fewer or shared experts, weights in fp8 or int4",
     waste=False,
 )
 EXPERTS: Final = Remedy(
     id="experts",
     title="experts' products take most of the time",
-    remedy="grouped products (torch._grouped_mm), fp8; a lower capacity or top-k",
+    short="grouped products (torch._grouped_mm)",
+    rest="fp8; a lower capacity or top-k",
     waste=False,
 )
 _TILE: Final = 128

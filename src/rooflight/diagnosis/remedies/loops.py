@@ -20,25 +20,29 @@ from rooflight.roofline.account.times import USUAL_OP_S
 VECTORISE: Final = Remedy(
     id="vectorise",
     title="a loop of small ops, part after part",
-    remedy="one op on all parts at once: a batch dimension, padding and masks, torch.vmap, torch._foreach_*",
+    short="one op on all parts at once",
+    rest="a batch dimension, padding and masks, torch.vmap, torch._foreach_*",
     verify="the number of calls in the step falls by the length of the loop",
 )
 PRODUCTS: Final = Remedy(
     id="batch-products",
     title="many small products, one after the other",
-    remedy="torch.bmm or einsum on stacked operands, one Linear for several, grouped products for experts",
+    short="one bmm or einsum on stacked operands",
+    rest="one Linear for several, grouped products for experts",
     verify="fewer mm, addmm and bmm in the step",
 )
 SCAN: Final = Remedy(
     id="scan",
     title="a loop reads a large tensor for each item",
-    remedy="one pass for all items: sort and split, bincount, scatter or index_add, a comparison by broadcasting",
+    short="one pass for all items",
+    rest="sort and split, bincount, scatter or index_add, a comparison by broadcasting",
     verify="the large tensor is read once or twice in the step",
 )
 KV_CACHE: Final = Remedy(
     id="kv-cache",
     title="each new token runs the whole sequence",
-    remedy="keep keys and values of past tokens (a KV cache), and pass the new token only",
+    short="keep keys and values of past tokens",
+    rest="a KV cache: pass the new token only",
     verify="products have one row per sequence after the first token",
 )
 

@@ -14,7 +14,8 @@ from rooflight.records.record import Direction
 FUSED: Final = Remedy(
     id="fused-optimizer",
     title="the optimizer in many small ops",
-    remedy="fused=True in the optimizer, or foreach=True",
+    short="fused=True in the optimizer",
+    rest="or foreach=True",
     verify="one or a few ops in the optimizer's step",
 )
 _MANY: Final = 24

@@ -15,7 +15,8 @@ from rooflight.records.signature import PADDED, OpSignature
 PADDING: Final = Remedy(
     id="padding-tokens",
     title="much of the batch is padding",
-    remedy="cut each batch at its longest row and batch rows of like length, or pack them (nested tensors, varlen)",
+    short="cut each batch at its longest row",
+    rest="and batch rows of like length, or pack them (nested tensors, varlen)",
     verify="fewer tokens in the step, the same loss",
 )
 _LEAST: Final = 0.25  # of the tokens: batches of real text have some

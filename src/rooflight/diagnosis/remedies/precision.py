@@ -22,32 +22,37 @@ from rooflight.records.signature import OpSignature
 HALF: Final = Remedy(
     id="half-on-cpu",
     title="half precision, slow on this CPU",
-    remedy="float32 on this CPU (or bfloat16 where the CPU has AMX or AVX512-BF16)",
+    short="float32 on this CPU",
+    rest="or bfloat16 where the CPU has AMX or AVX512-BF16",
     verify="products run at the rate that float32 has here",
 )
 FLOAT64: Final = Remedy(
     id="float64",
     title="double precision",
-    remedy=".float() on arrays from NumPy, dtype=torch.float32 where tensors are made",
+    short="dtype=torch.float32 where tensors are made",
+    rest=".float() on arrays from NumPy",
     verify="no float64 in the step",
 )
 LOWER: Final = Remedy(
     id="lower-precision",
     title="float32 where fewer bits may do",
-    remedy="torch.autocast(device, torch.bfloat16), or torch.set_float32_matmul_precision('high')",
+    short="torch.autocast(device, torch.bfloat16)",
+    rest="or torch.set_float32_matmul_precision('high')",
     verify="losses and results stay within what you accept",
     waste=False,
 )
 CASTS: Final = Remedy(
     id="casts",
     title="tensors are cast back and forth",
-    remedy="one dtype for parameters, buffers and inputs",
+    short="one dtype for parameters and inputs",
+    rest="and for buffers: no .to() in the step",
     verify="fewer _to_copy in the step",
 )
 COPIES: Final = Remedy(
     id="copies",
     title="copies that compute nothing",
-    remedy="layouts that need no copy: no .contiguous() or .clone(), one preallocated tensor instead of cat in a loop",
+    short="leave out .contiguous(), .clone() and cat",
+    rest="layouts that need no copy, one preallocated tensor instead of cat in a loop",
     verify="fewer clone, copy_ and cat in the step",
 )
 _USUAL, _USUAL_BANDWIDTH, _KERNEL_S = 0.65, 0.85, 3e-6

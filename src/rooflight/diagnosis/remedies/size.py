@@ -12,7 +12,8 @@ from rooflight.records.quantity import percent
 BATCH: Final = Remedy(
     id="bigger-batch",
     title="overhead that does not grow with the batch",
-    remedy="a bigger batch, if the memory and the method allow it: more samples a second, no shorter step",
+    short="a bigger batch",
+    rest="if the memory and the method allow it: more samples a second, no shorter step",
     verify="the step of the doubled batch takes hardly longer",
     waste=False,
 )

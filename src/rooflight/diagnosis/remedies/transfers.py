@@ -9,7 +9,8 @@ import numpy as np
 
 from rooflight.costs.registry import cost_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.remedies.waiting import LOADER, PAGEABLE
+from rooflight.diagnosis.remedies.loading import LOADER
+from rooflight.diagnosis.remedies.waiting import PAGEABLE
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction
@@ -20,8 +21,8 @@ from rooflight.roofline.host import crossing_s
 COPY_OVERLAP: Final = Remedy(
     id="copy-overlap",
     title="copies between host and device take turns with computing",
-    remedy="copy the next part on a stream of its own while this one is computed: pinned memory, non_blocking=True, "
-    "results back on a third stream",
+    short="copy the next part on a stream of its own",
+    rest="while this one is computed: pinned memory, non_blocking=True, results back on a third stream",
     verify="the step takes as long as its longest of copies in, work, and copies out",
     waste=False,
 )

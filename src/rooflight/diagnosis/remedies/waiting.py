@@ -1,4 +1,4 @@
-"""Waiting: for data, for worker processes, in the program's own lines, for a copy or another rank."""
+"""Waiting: in the program's own lines, for a copy, a result or another rank."""
 
 from __future__ import annotations
 
@@ -10,45 +10,39 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.account import Cause, Regime
-from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import HostLine, IdleCause, Within
+from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.timeline import HostLine, IdleCause
 from rooflight.roofline.account.times import WAITS
 
-LOADER: Final = Remedy(
-    id="loader",
-    title="the step waits for data",
-    remedy="DataLoader(..., num_workers=N), persistent_workers=True, cheaper transforms, or data prepared once",
-    verify="the time in the data loader is gone from the step",
-)
-WORKERS: Final = Remedy(
-    id="workers-anew",
-    title="loader workers start anew in each step",
-    remedy="DataLoader(..., persistent_workers=True), and one loader that is kept",
-)
 ASLEEP: Final = Remedy(
     id="asleep",
     title="the host sleeps or waits",
-    remedy="read ahead, wait in another thread, or leave out the sleep or lock",
+    short="no sleep or lock in the loop",
+    rest="read ahead, or wait in another thread",
 )
 HOST: Final = Remedy(
     id="host-code",
     title="the program's own lines",
-    remedy="do it once, in another process, or by tensor ops",
+    short="do it once, or in another process",
+    rest="or by tensor ops",
 )
 PAGEABLE: Final = Remedy(
     id="pageable-copy",
     title="copies from pageable memory block the host",
-    remedy="DataLoader(..., pin_memory=True) and .to(device, non_blocking=True)",
+    short="pin_memory=True, non_blocking=True",
+    rest="in the DataLoader, and in .to(device)",
 )
 RANK: Final = Remedy(
     id="rank-wait",
     title="the step waits for another rank",
-    remedy="balance the ranks' work; fewer barriers and collectives of the host",
+    short="balance the ranks' work",
+    rest="fewer barriers and collectives of the host",
 )
 DRIVER: Final = Remedy(
     id="driver",
     title="the host is in the driver: it allocates memory or loads kernels",
-    remedy="warm-up steps before the profile; memory that is kept (expandable_segments, no empty_cache())",
+    short="keep memory, no empty_cache()",
+    rest="expandable_segments; warm-up steps before the profile",
     waste=False,
 )
 
@@ -57,42 +51,9 @@ _ASLEEP: Final = 0.7
 _MANY: Final = 4
 
 
-def _at(line: HostLine | None) -> str:
+def at_line(line: HostLine | None) -> str:
+    """A line in words; that of no line of the program is a library's."""
     return str(line.where) if line is not None and line.where else "a library"
-
-
-def workers(facts: Facts) -> Iterable[Draft]:
-    """Processes that start in the step, and the waits of those who start them."""
-    started_s, _, line = facts.of.in_library(Within.STARTING)
-    if line is None or started_s < 0.01 * facts.of.step_s:
-        return
-    waited_s, _, _ = facts.of.in_library(Within.PROCESS, Within.LOADER)
-    lost_s = started_s + waited_s
-    text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {_at(line)}"
-    yield from facts.waiting(WORKERS, (Cause.LOADER, Cause.SUBPROCESS), lost_s, lost_s, text)
-
-
-def loader(facts: Facts) -> Iterable[Draft]:
-    """The data loader, in the step or between steps."""
-    of, run = facts.of, facts.of.session.run
-    if facts.of.in_library(Within.STARTING)[0] > 0.01 * of.step_s:
-        return
-    lost_s, asleep_s, line = of.in_library(Within.LOADER)
-    waits = asleep_s > 0.5 * lost_s
-    text = f"{Quantity(lost_s, 's')} a step {'asleep' if waits else 'busy'} in the data loader: {_at(line)}"
-    known, whole_s = True, of.step_s
-    for each in run.between if run is not None else ():
-        if each.name == "loader":
-            lost_s, known, whole_s = each.seconds, False, of.whole_s
-            text = f"{Quantity(lost_s, 's')} before each step, {percent(each.share)} of the time"
-    if of.idle is not None and of.idle.data_loader_s:
-        lost_s, waits = of.idle.data_loader_s, True
-        text = f"the device is idle for {Quantity(lost_s, 's')} while the host fetches a batch"
-        text += of.mostly_in(IdleCause.DATA_LOADER)
-    rest_s = max(0.0, whole_s - lost_s)
-    # workers share what sleeps; what computes needs cores that the step leaves free
-    gain_s = lost_s - max(0.0, lost_s / (4 if waits else 2) - rest_s) if known else min(lost_s, rest_s)
-    yield from facts.waiting(LOADER, (Cause.LOADER,), lost_s, gain_s, text, 0.6)
 
 
 def own_lines(facts: Facts) -> Iterable[Draft]:
@@ -108,7 +69,7 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     ):
         lost_s = sum(seconds for seconds, _ in lines)
         where = " between ops" if before == () and remedy is HOST else ""
-        text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {_at(max(lines, key=lambda each: each[0])[1])}"
+        text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(max(lines, key=lambda each: each[0])[1])}"
         yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
 
 
@@ -132,7 +93,8 @@ def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
 CHECKPOINT: Final = Remedy(
     id="checkpoint",
     title="the script writes checkpoints",
-    remedy="write half as often, or in another thread (torch.distributed.checkpoint.async_save)",
+    short="write checkpoints half as often",
+    rest="or in another thread: torch.distributed.checkpoint.async_save",
     waste=False,
 )
 
@@ -161,7 +123,8 @@ def of_a_trace(facts: Facts) -> Iterable[Draft]:
 SYNC: Final = Remedy(
     id="sync",
     title="the host waits for results of the device",
-    remedy="no .item(), .cpu(), nonzero() or if on a tensor in the step: log every N steps, keep it on the device",
+    short="no .item(), .cpu() or if on a tensor",
+    rest="nor nonzero() in the step: log every N steps, keep it on the device",
     verify="fewer _local_scalar_dense in the step",
 )
 
@@ -184,4 +147,4 @@ def syncs(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
-RULES: Final = (workers, loader, own_lines, checkpoints, of_a_trace, syncs)
+RULES: Final = (own_lines, checkpoints, of_a_trace, syncs)

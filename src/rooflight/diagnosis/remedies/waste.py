@@ -18,48 +18,54 @@ from rooflight.roofline.account.times import USUAL_OP_S
 CONSTANT: Final = Remedy(
     id="constant-work",
     title="what never changes is computed in each step",
-    remedy="compute it once and keep it: remove_parametrizations for frozen weights, a buffer for masks, filters and "
-    "tables, weights cast once",
+    short="compute it once and keep it",
+    rest="remove_parametrizations for frozen weights, a buffer for masks, filters and tables, weights cast once",
     verify="the ops are gone from the step, its results are the same",
 )
 REPEATED: Final = Remedy(
     id="repeated-work",
     title="the same op on the same values, more than once in a step",
-    remedy="keep the first result and use it again",
+    short="keep the first result and use it again",
 )
 CHECKPOINTING: Final = Remedy(
     id="checkpointing",
     title="activations are computed again in the backward pass",
-    remedy="no activation checkpointing where the memory suffices, or on fewer layers",
+    short="no activation checkpointing",
+    rest="where the memory suffices, or on fewer layers",
     waste=False,
 )
 UNREAD: Final = Remedy(
     id="unread",
     title="results that nobody reads",
-    remedy="leave them out: auxiliary outputs, statistics that are not logged in this step",
+    short="leave out results that nobody reads",
+    rest="auxiliary outputs, statistics that are not logged in this step",
 )
 UNUSED: Final = Remedy(
     id="unused-gradients",
     title="gradients that no optimizer uses",
-    remedy="requires_grad_(False) for what is frozen, torch.no_grad() or detach() before it",
+    short="requires_grad_(False) for what is frozen",
+    rest="torch.no_grad() or detach() before it",
     verify="fewer ops in the backward pass",
 )
 ANOMALY: Final = Remedy(
     id="anomaly",
     title="anomaly detection is on",
-    remedy="set_detect_anomaly(False), but for debugging: it searches each gradient, and keeps each op's stack",
+    short="set_detect_anomaly(False)",
+    rest="but for debugging: it searches each gradient, and keeps each op's stack",
     verify="no isnan in the backward pass",
 )
 SPARSE: Final = Remedy(
     id="sparse-gradient",
     title="a large embedding's gradient is dense",
-    remedy="nn.Embedding(..., sparse=True) with SGD, SparseAdam or Adagrad; a smaller or hashed table",
+    short="nn.Embedding(..., sparse=True)",
+    rest="with SGD, SparseAdam or Adagrad; a smaller or hashed table",
     verify="embedding_dense_backward is gone",
 )
 ZEROS: Final = Remedy(
     id="mostly-zeros",
     title="products with a matrix of zeros",
-    remedy="multiply by the vector (d[:, None] * x), or look rows up by index, in place of diag and one_hot",
+    short="d[:, None] * x in place of diag(d) @ x",
+    rest="rows looked up by index in place of a product with one_hot",
 )
 _OF_A_VECTOR: Final = (
     "aten::diag_embed",

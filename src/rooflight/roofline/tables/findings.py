@@ -33,7 +33,7 @@ def answer(found: Diagnosis | None) -> str:
         return hot_spot_sentence(found) or "Nothing was found that would gain 3% or more of a step."
     first = found.findings[0]
     gain = f"{Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}"
-    return f"First: {first.title}. What helps: {_first_part(first.remedy)}. Predicted gain: {gain}."
+    return f"First: {first.title}. What helps: {first.short}. Predicted gain: {gain}."
 
 
 def hot_spot_sentence(found: Diagnosis) -> str:
@@ -103,7 +103,9 @@ def first_findings(found: Table) -> Table:
     def cause(row: Sequence[Cell]) -> str:
         return ", ".join(filter(None, (str(row[why]).partition(": ")[0], str(row[where] or ""))))
 
-    rows = [(row[lost], cause(row), _first_part(str(row[helps])), row[gains], row[ends]) for row in found.rows[:FIRST]]
+    rows = [
+        (row[lost], cause(row), str(row[helps]).partition(": ")[0], row[gains], row[ends]) for row in found.rows[:FIRST]
+    ]
     columns = tuple(found.columns[place] for place in (lost, why, helps, gains, ends))
     return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("between",), note="")
 
@@ -111,16 +113,6 @@ def first_findings(found: Table) -> Table:
 def _line(finding: Finding) -> str | None:
     """The first line of the program that a finding is at, ``train.py:31``."""
     return next((place.at for place in finding.where if place.line), None)
-
-
-def _first_part(text: str) -> str:
-    """A remedy up to its first comma or colon that is in no parentheses."""
-    depth = 0
-    for place, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if not depth and letter in ",;:" and text[place + 1 : place + 2] == " ":
-            return text[:place]
-    return text
 
 
 def _interval(finding: Finding) -> str:

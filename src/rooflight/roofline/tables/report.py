@@ -13,9 +13,10 @@ from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.account import IDLE, WORDS
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.record import Direction
+from rooflight.records.record import Direction, StorageKind
 from rooflight.records.report import Cell, Report
 from rooflight.records.session import AS_KERNELS, COMPILED, DECODED, Session
+from rooflight.records.tensor import TensorSpec
 from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.findings import Diagnosis
@@ -120,7 +121,7 @@ def batch_of(session: Session) -> tuple[str, int] | None:
     inside = np.flatnonzero(session.counted & (directions == Direction.FORWARD) & known[columns.module])
     if not len(inside):
         return None
-    tensors = session.signatures[int(columns.signature[inside[0]])].inputs
+    tensors = next(filter(None, (_given(session, int(record)) for record in inside[:_FIRST_RECORDS])), ())
     tensor = next((each for each in tensors if each.dtype in _INTEGERS), next(iter(tensors), None))
     if tensor is None or not tensor.shape:
         return None
@@ -130,6 +131,19 @@ def batch_of(session: Session) -> tuple[str, int] | None:
 
 
 _INTEGERS: Final = ("int64", "int32")
+_FIRST_RECORDS: Final = 32
+
+
+def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:
+    """The tensors that a record reads, without parameters where these are known."""
+    columns, tensors = session.columns, session.signatures[int(session.columns.signature[record])].inputs
+    if session.lifetimes is None:
+        return tensors
+    ids = columns.read_ids[columns.read_offsets[record] : columns.read_offsets[record + 1]]
+    kinds = session.lifetimes.kind[ids].tolist()
+    if len(kinds) != len(tensors):
+        return ()
+    return tuple(each for each, kind in zip(tensors, kinds, strict=True) if kind != StorageKind.PARAMETER)
 
 
 def token_time(time_s: float, tokens: int) -> str:

@@ -314,14 +314,16 @@ class StepFinder:
 
     # -- loaders and checkpoints
 
-    def loader_begins(self, data: object) -> int:
-        """A loader is asked for a batch of ``data``. Returns when, or 0 where it is not the time between steps."""
+    def loader_begins(self, data: object, workers: int = 0) -> int:
+        """A loader with so many workers is asked for a batch of ``data``. Returns when, or 0 where that is not between
+        steps.
+        """
         now = perf_counter_ns()
         self._forget_call()
         self.recorder.keep_what_ended()
         if self._undecided.ended_by_backward:
             self._end_backward(now)
-        return 0 if self.begun else self.waits.fetch(data, now)
+        return 0 if self.begun else self.waits.fetch(data, now, workers)
 
     def checkpoint_begins(self) -> int:
         """A file is saved. Returns when, or 0 within a step."""

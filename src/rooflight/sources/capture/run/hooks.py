@@ -100,7 +100,7 @@ def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
 
     @wraps(following)
     def watched_next(self: Any) -> Any:
-        begin = finder.loader_begins(getattr(self, "_dataset", None))
+        begin = finder.loader_begins(getattr(self, "_dataset", None), getattr(self, "_num_workers", 0))
         try:
             return following(self)
         finally:

@@ -62,6 +62,7 @@ def session_of(
     like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
     timed = (undisturbed([each for each, size in enumerate(sizes) if size in like]) or counted)[:limit]
     between = steps.between(cycle, counted, float(took[timed].mean()) if timed else None)
+    between = tuple(replace(each, workers=finder.waits.workers) if each.name == "loader" else each for each in between)
     sampler = sampler if sampler is not None and sampler.thread == finder.thread else None
     if sampler is not None:
         between = _with_lines(between, sampler, *steps.spans(cycle), np.array([each for each in counted if each]))

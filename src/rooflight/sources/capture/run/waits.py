@@ -11,6 +11,7 @@ class Waits:
     def __init__(self) -> None:
         self.loader = self.evaluation = self.checkpoint = 0
         self.evaluates_since = 0
+        self.workers = 0  # of the loader of what is trained on
         self.other_data_since = self._others = 0  # fetched, and no model called since; what its loader took
         self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
         self._last = 0  # the id of the data that was fetched last
@@ -43,7 +44,7 @@ class Waits:
             self.evaluation += max(0, now - self.evaluates_since)
             self.evaluates_since, self.last_event = 0, now
 
-    def fetch(self, data: object, now: int) -> int:
+    def fetch(self, data: object, now: int, workers: int = 0) -> int:
         """A loader is asked for a batch of ``data``. Returns when, or 0 in an evaluation: training data ends that."""
         self._last = id(data)
         if self._last in self._training:
@@ -51,6 +52,7 @@ class Waits:
         elif self._training and not (self.evaluates_since or self.other_data_since):
             self.other_data_since = now
         self._fetched |= set() if self.evaluates_since else {self._last}
+        self.workers = self.workers if self.evaluates_since else workers
         return 0 if self.evaluates_since else now
 
     def fetched(self, begin: int) -> None:
