@@ -75,7 +75,13 @@ TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "
 OURS = ["-m", "rooflight", "run", "--json", "run.json", "--save", "run.session"]
 
 
-@pytest.mark.parametrize("words", [[*OURS, *TORCHRUN], [*TORCHRUN, *OURS]], ids=["around the launch", "in each rank"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([*OURS, *TORCHRUN], id="around the launch"),
+        pytest.param([*TORCHRUN, *OURS], id="in each rank", marks=pytest.mark.slow),
+    ],
+)
 def test_ranks_are_put_together_and_the_straggler_is_named_by_its_cause(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(RANKS)

@@ -185,8 +185,18 @@ def test_pieces_sum_to_the_wall_whatever_was_measured(calls: list[Call], data: s
     assert violations(analyze(session_of(calls, times=times, walls=walls), device(kind))) == []
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "resnet-50", "mixtral-8x7b"])
-@pytest.mark.parametrize("step", ["forward", "train"])
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("gpt2", "train"),
+        ("mixtral-8x7b", "forward"),
+        *(
+            pytest.param(name, step, marks=pytest.mark.slow)
+            for name in ("gpt2", "llama-3.1-8b", "resnet-50", "mixtral-8x7b")
+            for step in ("forward", "train")
+        ),
+    ],
+)
 def test_a_preset_bounded_and_predicted_adds_up(name: str, step: str) -> None:
     from rooflight.sources.workloads.presets import PRESETS
     from rooflight.sources.workloads.steps import make_step

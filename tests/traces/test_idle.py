@@ -189,7 +189,9 @@ def test_the_report_says_why_and_what_helps(tmp_path, run):
     assert document["timeline"]["idle"]["data_loader_s"] == pytest.approx(66e-6)
     assert document["timeline"]["idle_details"][0]["cause"] == "data_loader"
     assert "was idle for 81.8% of a step, 60.0% (66.0 µs) of it: data loader." in document["conclusion"]
-    assert document["conclusion"].startswith("First: the step waits for data. What helps: DataLoader(")
+    assert document["conclusion"].startswith(
+        "First: the step waits for data. What helps: num_workers=N in the DataLoader"
+    )
     assert "remedy" not in str(document["account"]) + str(document["timeline"])
     ids = {table.id for table in rl.analyze(rl.read_trace(path)).report().tables}
     assert {"idle", "host_time"} <= ids
