@@ -446,16 +446,17 @@ def test_a_loader_between_steps_is_hidden_by_workers_for_which_cores_are_free() 
     session = recorded(a_step)
     step_s = len(session) * (OP_S + GAP_S)
     # 10 steps of computing and one of work on 4 cores; half a step fits beside it; on 1 core nothing does
-    for loader_s, cores, remedy, gain_s in (
-        (10 * step_s, 4, "loader", 8.25 * step_s),
-        (step_s / 2, 4, "loader", step_s / 2),
-        (10 * step_s, 1, "prepared-data", 5 * step_s),
+    for loader_s, cores, short, gain_s in (
+        (10 * step_s, 4, "num_workers=4 in the DataLoader", 8.25 * step_s),
+        (step_s / 2, 4, "num_workers=1 in the DataLoader", step_s / 2),
+        (10 * step_s, 1, "prepare the data once and keep it", 5 * step_s),
     ):
         between = (Between(name="loader", seconds=loader_s, share=loader_s / (loader_s + step_s)),)
         run = Run(script="train.py", exit_code=0, between=between)
         there = timed(replace(session, run=run)).session
         facts = {"cores_usable": str(cores), "torch_threads": "1"}
         found = diagnose(rl.analyze(replace(there, environment=facts), CPU))
-        first = next(finding for finding in found.findings if finding.id == remedy)
+        first = next(finding for finding in found.findings if finding.id == "loader")
+        assert first.short == short
         assert first.predicted_gain_s == pytest.approx(gain_s)
         assert found.step_s == pytest.approx(loader_s + step_s)

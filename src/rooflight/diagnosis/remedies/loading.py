@@ -20,13 +20,6 @@ LOADER: Final = Remedy(
     rest="persistent_workers=True; cheaper transforms, or data prepared once",
     verify="the time in the data loader is gone from the step",
 )
-PREPARED: Final = Remedy(
-    id="prepared-data",
-    title="the step waits for data, and no core is free to load it",
-    short="prepare the data once and keep it",
-    rest="or make the line that is named cheaper",
-    verify="the time in the data loader is gone from the step",
-)
 WORKERS: Final = Remedy(
     id="workers-anew",
     title="loader workers start anew in each step",
@@ -114,7 +107,9 @@ def loader(facts: Facts) -> Iterable[Draft]:
             remedy, (Cause.LOADER,), found.waits_s, gain_s, f"{text}; {count} would take {Quantity(takes_s, 's')}", 0.6
         )
     else:
-        yield from facts.waiting(PREPARED, (Cause.LOADER,), found.waits_s, _KEPT * found.waits_s, text, 0.3)
+        prepared = replace(LOADER, title=f"{LOADER.title}, and no core is free to load it",
+                           short="prepare the data once and keep it", rest="or make its lines cheaper")  # fmt: skip
+        yield from facts.waiting(prepared, (Cause.LOADER,), found.waits_s, _KEPT * found.waits_s, text, 0.3)
 
 
 def workers(facts: Facts) -> Iterable[Draft]:
