@@ -35,6 +35,19 @@ def test_the_call_after_a_view_takes_the_views_time() -> None:
     assert of.host_s.sum() + of.seconds.sum() == pytest.approx(of.step_s)
 
 
+def test_what_steps_take_longer_than_profiled_ones_is_no_python_if_nothing_follows_their_last_op() -> None:
+    x = torch.randn(8, 8)
+    analysis = timed(recorded(lambda: x.cos().sin().exp()))
+    assert analysis.measurement is not None
+    analysis.measurement.wall_samples_s[:] += 5e-3
+    wall_s = float(analysis.measurement.wall_samples_s[0])
+    for after_s, long_s, usual_s in ((None, 5e-3, 5e-5), (1e-3, 1e-3, 3 * GAP_S + 1e-3), (0.0, 0.0, 2 * GAP_S)):
+        object.__setattr__(analysis.measurement, "host", HostTime(cpu_s=wall_s, after_s=after_s))
+        of = Evidence(analysis)
+        assert of.long_gaps_s == pytest.approx(long_s, rel=0.01, abs=1e-9)
+        assert of.host_s.sum() <= usual_s * 1.01
+
+
 def test_a_gap_is_spared_where_both_its_neighbours_are() -> None:
     x = torch.randn(8, 8)
     analysis = timed(recorded(lambda: x.cos().sin().exp()))

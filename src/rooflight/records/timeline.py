@@ -299,12 +299,14 @@ class Compilation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostTime:
     """What the host's thread did in a step: its CPU seconds in the timed steps, in the mean, and, sampled in steps of
-    their own, the ``lines`` where it was longest. ``compilations`` of this process, if any.
+    their own, the ``lines`` where it was longest. ``after_s``: from the end of the last op to that of the step, in the
+    median of profiled ones; None where that is not known. ``compilations`` of this process, if any.
     """
 
     cpu_s: float
     lines: tuple[HostLine, ...] = ()
     compilations: tuple[Compilation, ...] = ()
+    after_s: float | None = None
 
 
 # -- the run of a script: what a step was, how long steps took, what lay between

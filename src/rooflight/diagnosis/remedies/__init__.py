@@ -5,6 +5,7 @@ drafts; those that need the same evidence share a file.
 from typing import Final
 
 from rooflight.diagnosis.remedies import (
+    algebra,
     attention,
     compiled,
     exchange,
@@ -24,6 +25,7 @@ RULES: Final = (
     *loading.RULES,
     *waiting.RULES,
     *waste.RULES,
+    *algebra.RULES,
     *loops.RULES,
     *attention.RULES,
     *padding.RULES,

@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.account import Cause, Regime
-from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.timeline import HostLine, IdleCause
 from rooflight.roofline.account.times import WAITS
 
@@ -90,6 +90,13 @@ def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
     return (0.0, busy_s, named[0]) if named else (0.0, 0.0, None)
 
 
+EVALUATION: Final = Remedy(
+    id="evaluation",
+    title="the script evaluates between steps",
+    short="evaluate half as often, or on less data",
+    rest="under torch.inference_mode(), with larger batches",
+    waste=False,
+)
 CHECKPOINT: Final = Remedy(
     id="checkpoint",
     title="the script writes checkpoints",
@@ -104,6 +111,15 @@ def checkpoints(facts: Facts) -> Iterable[Draft]:
     lost_s = facts.of.analysis.account.seconds(Cause.CHECKPOINT)
     text = f"{Quantity(lost_s, 's')} an iteration, in the mean"
     yield from facts.waiting(CHECKPOINT, (Cause.CHECKPOINT,), lost_s, 0.5 * lost_s, text, 0.8)
+
+
+def evaluations(facts: Facts) -> Iterable[Draft]:
+    """Evaluations between steps."""
+    run = facts.of.session.run
+    for each in run.between if run is not None else ():
+        if each.name == "evaluation":
+            text = f"{Quantity(each.seconds, 's')} an iteration in the mean, {percent(each.share)} of the time"
+            yield from facts.waiting(EVALUATION, (Cause.UNKNOWN,), each.seconds, 0.5 * each.seconds, text, 0.8)
 
 
 def of_a_trace(facts: Facts) -> Iterable[Draft]:
@@ -147,4 +163,4 @@ def syncs(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
-RULES: Final = (own_lines, checkpoints, of_a_trace, syncs)
+RULES: Final = (own_lines, checkpoints, evaluations, of_a_trace, syncs)

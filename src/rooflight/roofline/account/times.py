@@ -205,12 +205,20 @@ class Times:
         least = self._gaps.min(axis=0)  # another program hardly comes between in the same place of all steps
         return self._by_next(np.where(least > LONG_GAP_S, least, 0.0))
 
+    @property
+    def _after_s(self) -> float | None:
+        """What lay after the last op of profiled steps, where that is known."""
+        measurement = self.analysis.measurement
+        return measurement.host.after_s if measurement is not None and measurement.host is not None else None
+
     @cached_property
     def _gaps_s(self) -> float:
         if not len(self._gaps):
             return max(0.0, self._outside_s - _USUAL_GAP_S * len(self.records)) if self.on_cpu else 0.0
         after = self._outside_s - float(np.median(self._gaps, axis=0).sum())  # the last call
         after = max(0.0, after - _USUAL_GAP_S * len(self.records))
+        if self._after_s is not None:  # else ops may have taken longer than in profiled steps
+            after = min(after, self._after_s)
         return min(self._outside_s, float(self._long_s.sum()) + after)
 
     @cached_property
@@ -243,7 +251,11 @@ class Times:
 
     @cached_property
     def _usual_gap_s(self) -> float:
-        return max(0.0, self._outside_s - self.long_gaps_s - self.held_up_s) / max(1, len(self.records))
+        rest_s = max(0.0, self._outside_s - self.long_gaps_s - self.held_up_s)
+        if len(self._gaps) and self._after_s is not None:  # a profiler makes them longer: they are no longer without it
+            usual_s = float(np.median(self._gaps, axis=0).sum() - self._long_s.sum()) + self._after_s
+            rest_s = min(rest_s, max(0.0, usual_s))
+        return rest_s / max(1, len(self.records))
 
     @cached_property
     def _stretch(self) -> float:

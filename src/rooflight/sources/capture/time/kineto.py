@@ -63,11 +63,12 @@ _NCCL: Final = ("nccl", "rccl")
 @dataclass(frozen=True, slots=True)
 class OpTimes:
     """Seconds of each record, and its start in seconds from the start of the step's mark: one row per marked step, NaN
-    for a record whose time is not known.
+    for a record whose time is not known. ``after_s``: of each step, from the end of the last op on the host.
     """
 
     seconds: Float64
     starts_s: Float64
+    after_s: Float64
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
     marks = sorted((e.start_ns, e.end_ns) for e in events if e.name == STEP_MARK and not e.on_device)
     workers = worker_threads(events)
     seconds, starts = (np.full((len(marks), len(session)), np.nan) for _ in range(2))
+    after_s = np.zeros(len(marks))
     collectives: list[StepCollectives] = []
     kernels: list[dict[int, Interval]] = []
     for row, (start, end) in enumerate(marks):
@@ -111,6 +113,7 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
         launches: list[Launch] = []
         on_device: dict[int, Interval] = {}
         ran = _outermost(inside, set(names), device=device)
+        after_s[row] = (end - max((one.event.end_ns for one in ran), default=start)) * 1e-9
         for leaf, other in _join(names, [one.name for one in ran], views):
             record, found = leaves[leaf], ran[other]
             op = session.signatures[session.columns.signature[record]]
@@ -129,7 +132,7 @@ def op_times(session: Session, events: Sequence[Event], *, device: bool) -> OpTi
             seconds[row, record] = (end - start) * 1e-9
             starts[row, record] = (start - marks[row][0]) * 1e-9
     _sum_children(session, seconds, starts)
-    return OpTimes(seconds, starts)
+    return OpTimes(seconds, starts, np.maximum(after_s, 0.0))
 
 
 def _leaves_of(session: Session) -> tuple[list[int], list[str], set[str]]:

@@ -139,7 +139,8 @@ def measure(
     if joined_share(session, samples) < MIN_JOINED or (same is not None and same < SAME_STEP):
         samples, starts = np.empty((0, len(session))), np.empty((0, 0))
         clock = "steps only: the ops that ran are not those recorded"
-    host = None if walls.host is None else replace(walls.host, lines=lines, compilations=compilations())
+    after_s = float(np.median(times.after_s)) if len(times.after_s) and not on_cuda else None
+    host = walls.host and replace(walls.host, lines=lines, compilations=compilations(), after_s=after_s)
     measurement = replace(walls, op_samples_s=samples, op_starts_s=starts, clock=clock, same_calls=same, host=host)
     if not measurement.of_the_session:
         warnings.warn(other_step(measurement), MeasurementWarning, stacklevel=3)

@@ -1,0 +1,89 @@
+"""A larger computation than its result needs: each rule on a program that has it, and on the mended one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+import rooflight as rl
+from rooflight.diagnosis.diagnose import diagnose
+from rooflight.hardware.devices.calibrations import device_of
+from rooflight.records.session import Session
+
+from calibrated import calibration_of, roofs_of  # isort: skip
+
+
+def found(step: Callable[[], object]) -> dict[str, str]:
+    """The findings of a step whose ops take as long as their bounds on a slow CPU, with their evidence."""
+    step()
+    with rl.record(memory=True) as recording:
+        step()
+    session: Session = recording.session
+    here = device_of(calibration_of(roofs_of(1e9, 1e9), "test CPU"))
+    return {each.id: each.evidence for each in diagnose(rl.analyze(session, here)).findings}
+
+
+def test_products_in_the_order_that_computes_more() -> None:
+    q, k, v = (torch.randn(2, 512, 32) for _ in range(3))
+    assert "product-order" in found(lambda: torch.bmm(torch.bmm(q, k.transpose(1, 2)), v))
+    assert "product-order" in found(lambda: torch.einsum("bts,bse->bte", torch.einsum("btd,bsd->bts", q, k), v))
+    assert "product-order" in found(lambda: v[0].T @ (k[0] @ q[0].T))
+    assert "product-order" not in found(lambda: torch.bmm(q, torch.bmm(k.transpose(1, 2), v)))
+    assert "product-order" not in found(lambda: torch.bmm(torch.bmm(q, k.transpose(1, 2)).softmax(-1), v))
+
+
+def test_a_result_that_others_read_stays() -> None:
+    q, k, v = (torch.randn(2, 512, 32) for _ in range(3))
+
+    def step() -> tuple[torch.Tensor, torch.Tensor]:
+        scores = torch.bmm(q, k.transpose(1, 2))
+        return torch.bmm(scores, v), scores.relu()
+
+    assert "product-order" not in found(step)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+def test_complex_transforms_of_real_numbers(dims: int) -> None:
+    x, last = torch.randn(8, 64, 64), tuple(range(-dims, 0))
+    assert "real-fft" in found(lambda: torch.fft.ifftn(torch.fft.fftn(x.to(torch.complex64), dim=last), dim=last).real)
+    assert "real-fft" in found(lambda: torch.fft.ifftn(torch.fft.fftn(x, dim=last), dim=last).real)
+    assert "real-fft" not in found(lambda: torch.fft.irfftn(torch.fft.rfftn(x, dim=last), s=x.shape[-dims:], dim=last))
+    z = torch.randn(8, 64, 64, dtype=torch.complex64)
+    assert "real-fft" not in found(lambda: torch.fft.fftn(z, dim=last))
+
+
+def test_decompositions_of_gradients_and_not_of_data() -> None:
+    net, x = nn.Linear(64, 64), torch.randn(8, 64)
+
+    def step(of_gradient: bool) -> None:
+        net.zero_grad()
+        net(x).sum().backward()
+        with torch.no_grad():
+            torch.linalg.svd(net.weight.grad if of_gradient else x)
+
+    assert "decompositions" in found(lambda: step(True))
+    assert "decompositions" not in found(lambda: step(False))
+
+
+def test_dropout_without_a_backward_pass() -> None:
+    net, x = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.1), nn.Linear(64, 64)), torch.randn(512, 64)
+
+    def step(mode: bool) -> torch.Tensor:
+        net.train(mode)
+        with torch.no_grad():
+            return net(x)
+
+    assert "training-mode" in found(lambda: step(True))
+    assert "training-mode" not in found(lambda: step(False))
+    net.train()
+    assert "training-mode" not in found(lambda: net(x).sum().backward())
+
+
+def test_filters_so_long_that_transforms_do_less() -> None:
+    x = torch.randn(2, 4, 4096)
+    long, short = nn.Conv1d(4, 4, 512, padding=256), nn.Conv1d(4, 4, 7)
+    assert "long-filter" in found(lambda: long(x))
+    assert "long-filter" not in found(lambda: short(x))
