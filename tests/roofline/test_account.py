@@ -287,3 +287,10 @@ def test_samples_are_those_of_the_input_and_not_of_the_weight() -> None:
     with rl.record(memory=True) as recording:
         net(torch.randn(16, 32)).sum().backward()
     assert batch_of(recording.session) == ("samples", 16)
+
+
+def test_samples_are_those_of_the_input_before_layers_look_at_it_in_another_shape() -> None:
+    net = torch.nn.Linear(32, 8)
+    with rl.record(memory=True) as recording:
+        net(torch.randn(4, 16, 32)).sum().backward()
+    assert batch_of(recording.session) == ("samples", 4)

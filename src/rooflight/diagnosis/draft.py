@@ -16,7 +16,7 @@ from rooflight.records.session import Int64
 from rooflight.roofline.account.account import Account
 from rooflight.roofline.distinct import distinct
 
-_LOW, _HIGH = 0.5, 1.9
+LOW, _HIGH = 0.5, 1.9
 """Factors of a predicted gain between which the measured one is looked for; how often it was is in
 docs/lab/promises.md."""
 LEAST: Final = 0.03
@@ -107,7 +107,7 @@ class Facts:
 
     def draft(
         self, remedy: Remedy, calls: Iterable[int], evidence: str, *, gain_s: float | None = None,
-        regime: Regime | None = None, low: float = _LOW, high: float = _HIGH, beside: Int64 = NO_CALLS,
+        regime: Regime | None = None, low: float = LOW, high: float = _HIGH, beside: Int64 = NO_CALLS,
         causes: tuple[Cause, ...] = BESIDE_CALLS,
     ) -> Iterable[Draft]:  # fmt: skip
         """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little. ``beside``:

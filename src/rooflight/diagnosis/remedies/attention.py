@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.draft import LOW, Draft, Facts, Remedy
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
@@ -63,7 +63,8 @@ def written_out(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls)}"
     )
-    yield from facts.draft(SDPA, calls, text, gain_s=gain_s)
+    # a CPU's fused kernel has been from as slow to twice as fast
+    yield from facts.draft(SDPA, calls, text, gain_s=gain_s, low=0.0 if facts.of.on_cpu else LOW)
 
 
 def repeated_heads(facts: Facts) -> Iterable[Draft]:

@@ -121,10 +121,16 @@ def batch_of(session: Session) -> tuple[str, int] | None:
     inside = np.flatnonzero(session.counted & (directions == Direction.FORWARD) & known[columns.module])
     if not len(inside):
         return None
-    tensors = next(filter(None, (_given(session, int(record)) for record in inside[:_FIRST_RECORDS])), ())
+    first = inside[:_FIRST_RECORDS].tolist()
+    reader = next((record for record in first if _given(session, record)), None)
+    tensors = _given(session, reader) if reader is not None else ()
     tensor = next((each for each in tensors if each.dtype in _INTEGERS), next(iter(tensors), None))
     if tensor is None or not tensor.shape:
         return None
+    for record in reversed(first[: first.index(reader)]):  # layers look at it in another shape first
+        view = session.signatures[int(columns.signature[record])]
+        if view.name in _RESHAPED and view.outputs[0].shape == tensor.shape and view.inputs[0].shape:
+            tensor = view.inputs[0]
     if tensor.dtype in _INTEGERS and len(tensor.shape) > 1:
         return "tokens", tensor.shape[0] * tensor.shape[1]
     return "samples", tensor.shape[0]
@@ -132,6 +138,7 @@ def batch_of(session: Session) -> tuple[str, int] | None:
 
 _INTEGERS: Final = ("int64", "int32")
 _FIRST_RECORDS: Final = 32
+_RESHAPED: Final = ("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::unsqueeze", "aten::squeeze")
 
 
 def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:

@@ -35,8 +35,8 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
         if step.calls:
             yield "calls of optimizers", ", ".join(f"{count:,} of {name}" for name, count in step.calls)
     recorded = next((size for size in run.alike if size.recorded), None) if len(run.alike) > 1 else None
-    if recorded is not None:
-        part = share(recorded.median_s and recorded.count * recorded.median_s, _timed_s(run.alike))
+    if recorded is not None and recorded.median_s is not None:
+        part = share(recorded.count * recorded.median_s, _timed_s(run.alike))
         of_time = "" if part is None else f", {percent(part)} of the time"
         yield (
             "unequal steps",
@@ -73,7 +73,9 @@ def sizes_table(run: Run | None) -> Iterator[Table]:
         ("share", "%", lambda size: share(size.count * (size.median_s or 0.0), _timed_s(sizes))),
         ("recorded", "", lambda size: "yes" if size.recorded else None),
         optional=("first input",),
-        note="Ops, bounds and the account are of steps of the recorded size.",
+        note="Ops, bounds and the account are of steps of the recorded size."
+        if any(size.recorded and size.median_s is not None for size in sizes)
+        else "No timed step is of the recorded size: compiled code runs eagerly while it is recorded.",
     )
 
 
