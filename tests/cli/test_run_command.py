@@ -140,6 +140,7 @@ def seconds_of(text):
     return float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
 
 
+@pytest.mark.slow
 def test_two_optimizers_and_an_error(script):
     ended = script(TWO_OPTIMIZERS)
     assert ended.code == ended.run["exit_code"] == 1

@@ -45,6 +45,7 @@ def test_each_round_does_the_same():
     torch.testing.assert_close(fast(x), slow(x), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_loader_lies_between_steps_and_then_the_step_has_fewer_ops(tmp_path):
     first, found = found_in(tmp_path, 0)
     between = found["run"]["between"]
