@@ -75,6 +75,10 @@ def session_of(
         begins, ends = steps.spans(cycle)
         host = sampler.within(begins[timed], ends[timed])
     same = None if place is not None else 0.0
+    if finder.window.profile is not None and not {*sizes[finder.window.places.start :][: 2 * ITERATIONS]} <= like:
+        note = "Op times are lacking: the profiled iterations had inputs of other sizes than the recorded step."
+        session = replace(session, notes=(*session.notes, note))
+        finder.window.drop()
     if finder.window.profile is not None and same is None:
         return _of_a_device(session, finder.window, steps.iterations(cycle)[timed], others, host)
     return _with_times(session, took[timed], same, others, host)

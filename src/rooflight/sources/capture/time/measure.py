@@ -245,9 +245,10 @@ def _profile(step: Callable[[], Any], steps: int, on_cuda: bool, together: bool)
         for _ in range(steps):
             kineto.next()
             step()
-    finally:
-        seen = kineto.stop()
-    return seen
+    except BaseException:
+        kineto.drop()
+        raise
+    return kineto.stop()
 
 
 def _runs_together(session: Session) -> bool:

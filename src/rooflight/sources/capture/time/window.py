@@ -81,6 +81,11 @@ class Kineto:
         if mark is not None:
             mark.__exit__(None, None, None)
 
+    def drop(self) -> None:
+        """Follow it no more, and keep nothing of it."""
+        self.end()
+        self._profiler.__exit__(None, None, None)
+
     def stop(self) -> Profile:
         """Follow it no more."""
         self.end()
@@ -105,6 +110,7 @@ class Window:
         self._recorder, self._kineto, self._clock = recorder, kineto or Kineto("cuda"), clock
         self._turn, self._begin = 0, 0.0
         self.device, self.mean_s = "cuda", 0.0
+        self.places = range(0)  # of its steps
         self.profile: Profile | None = None
 
     def opens(self, kind: StepKind, steps: Steps) -> None:
@@ -129,11 +135,11 @@ class Window:
         if turn == 0:  # the step after the recorded one, which finds other caches, is over
             kineto.synchronize()
             self._begin = self._clock()
+            self.places = range(steps.place[0], steps.place[0] + 2 * ITERATIONS)
         elif turn == ITERATIONS:
             kineto.synchronize()
             self.mean_s = (self._clock() - self._begin) / ITERATIONS
-            place = steps.place[0]
-            self._recorder.taken[kind].update(range(place, place + ITERATIONS))
+            self._recorder.taken[kind].update(self.places[ITERATIONS:])
             kineto.start()
         if turn == 2 * ITERATIONS:
             self.profile = kineto.stop()
@@ -141,10 +147,14 @@ class Window:
         elif turn >= ITERATIONS:
             kineto.next()
 
+    def drop(self) -> None:
+        """Keep nothing of what was seen."""
+        profile, self.profile = self.profile, None
+        if profile is not None and profile.trace:
+            Path(profile.trace).unlink(missing_ok=True)
+
     def close(self) -> None:
         """The script ends."""
         if self._turn > ITERATIONS and self.profile is None:
             with suppress(Exception):
-                trace = self._kineto.stop().trace
-                if trace:
-                    Path(trace).unlink()
+                self._kineto.drop()

@@ -22,7 +22,7 @@ from rooflight.studies.compiling.bench.result import (
 )
 
 _REASONS = 5
-_SAVED = (Cause.FUSION, Cause.LAUNCHES)
+_AIMED_AT = (Cause.FUSION, Cause.LAUNCHES)
 
 
 def report_of(
@@ -65,16 +65,16 @@ def conclusion(result: Compiled) -> str:
         return f"{name}: unsure, as {why}: {steady}; {over}. Run it again on a quiet machine."
     words = {"pays": "compiling pays", "hurts": "compiling hurts", "neutral": "compiling changes little"}
     verdict = f"{name}: {words[result.verdict or 'neutral']}: {steady}; {over}. {_pays_back(result)}"
-    return " ".join(filter(None, (verdict, _may_save(result))))
+    return " ".join(filter(None, (verdict, _eager(result))))
 
 
-def _may_save(result: Compiled) -> str:
-    """What of an eager iteration compiling can save at all, by its account."""
+def _eager(result: Compiled) -> str:
+    """Of what compiling aims at, how much an eager iteration has, by its account."""
     if result.account is None:
         return ""
-    parts = {cause: sum(row.share for row in result.account.rows if row.cause is cause) for cause in _SAVED}
+    parts = {cause: sum(row.share for row in result.account.rows if row.cause is cause) for cause in _AIMED_AT}
     said = " and ".join(f"{percent(part)} {WORDS[cause]}" for cause, part in parts.items())
-    return f"Of eager's iteration, {said} are what compiling can save."
+    return f"An eager iteration has {said} ({result.account.rows[0].source})." if result.account.rows else ""
 
 
 def _pays_back(result: Compiled) -> str:
