@@ -156,13 +156,13 @@ def test_the_ops_of_a_real_window_are_those_of_the_step(tmp_path: Path) -> None:
 def test_iterations_of_other_sizes_than_the_recorded_step_give_it_no_op_times(tmp_path: Path) -> None:
     """The first steps are short, and the size that takes longest is recorded after the window has closed."""
     unequal = REAL.replace("range(16)", "range(40)").replace("torch.randn(64, 256)", "torch.randn(ROWS, 256)")
-    unequal = unequal.replace("    batch =", "    ROWS = 64 if _ % 2 else 128 if _ < 14 else 4096\n    batch =")
+    unequal = unequal.replace("    batch =", "    ROWS = 64 if _ % 2 else 128 if _ < 10 else 16384\n    batch =")
     done = subprocess.run([sys.executable, "-c", unequal], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stderr
     session = rl.load(tmp_path / "live.session")
     assert session.run is not None
     (recorded,) = [size for size in session.run.alike if size.recorded]
-    assert recorded.elements == 4096 * 256
+    assert recorded.elements == 16384 * 256
     assert any("other sizes than the recorded step" in note for note in session.notes)
 
 

@@ -67,13 +67,14 @@ def loading(of: Evidence) -> Loading | None:
         if each.name == "loader":
             asleep_s = sum(line.asleep_s for line in each.lines)
             text = f"{Quantity(each.seconds, 's')} before each step, {percent(each.share)} of the time"
+            text += f", with {count_of(each.workers, 'worker')} now" if each.workers else ""
             return Loading(waits_s=each.seconds, rest_s=of.whole_s - each.seconds, workers=each.workers,
                            asleep=asleep_s / (sum(line.seconds for line in each.lines) or 1.0),
                            line=next((line for line in each.lines if line.where), None), evidence=text)  # fmt: skip
     waits_s, asleep_s, line = of.in_library(Within.LOADER)
     if not waits_s:
         return None
-    # who only waits for workers has no line of the dataset
+    # who only waits for workers has no line of the dataset; how many there are is not known
     workers = 0 if line is not None and line.where else 1
     return Loading(waits_s=waits_s, rest_s=of.step_s - waits_s, asleep=asleep_s / waits_s, workers=workers, line=line,
                    evidence=f"{Quantity(waits_s, 's')} a step in the data loader")  # fmt: skip
@@ -99,15 +100,14 @@ def loader(facts: Facts) -> Iterable[Draft]:
     others = of.analysis.measurement.others_share if of.analysis.measurement is not None else None
     count, takes_s = found.with_workers(cores, threads, (others or 0.0) * cores)
     gain_s = found.waits_s + found.rest_s - takes_s
-    there = f", with {count_of(found.workers, 'worker')} now" if found.workers else ""
-    text = f"{found.evidence}{there}, {percent(found.asleep)} of it asleep: {at_line(found.line)}"
+    text = f"{found.evidence}, {percent(found.asleep)} of it asleep: {at_line(found.line)}"
     if count > found.workers and gain_s >= LEAST * of.whole_s:
         remedy = replace(LOADER, short=LOADER.short.replace("=N", f"={count}"))
         yield from facts.waiting(
             remedy, (Cause.LOADER,), found.waits_s, gain_s, f"{text}; {count} would take {Quantity(takes_s, 's')}", 0.6
         )
     else:
-        prepared = replace(LOADER, title=f"{LOADER.title}, and no core is free to load it",
+        prepared = replace(LOADER, title=f"{LOADER.title}, and more workers would not help",
                            short="prepare the data once and keep it", rest="or make its lines cheaper")  # fmt: skip
         yield from facts.waiting(prepared, (Cause.LOADER,), found.waits_s, _KEPT * found.waits_s, text, 0.3)
 

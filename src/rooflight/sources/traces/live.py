@@ -18,7 +18,7 @@ from rooflight.sources.capture.time.measure import measure as measured_ops
 from rooflight.sources.capture.time.window import TRACE
 from rooflight.sources.traces.session import read_trace
 
-Given = ParamSpec("Given")
+_Given = ParamSpec("_Given")
 
 
 def with_window(session: Session) -> Session:
@@ -44,11 +44,11 @@ def with_window(session: Session) -> Session:
     return session.with_measurement(replace(own, timeline=timeline))
 
 
-def _seen_whole(measure: Callable[Given, Session]) -> Callable[Given, Session]:
+def _seen_whole(measure: Callable[_Given, Session]) -> Callable[_Given, Session]:
     """The function, with what its window shows."""
 
     @wraps(measure)
-    def measured(*args: Given.args, **kwargs: Given.kwargs) -> Session:
+    def measured(*args: _Given.args, **kwargs: _Given.kwargs) -> Session:
         return with_window(measure(*args, **kwargs))
 
     return measured
