@@ -118,15 +118,15 @@ def test_a_step_that_does_nothing_is_not_the_sessions(model):
 @pytest.mark.parametrize(
     ("step", "share"),
     [
-        (lambda model: model(x(8)), 0.0),  # other shapes
+        (lambda model: model(x(8)), 0.746),  # other shapes, of the same weights
         (lambda model: (model(x()), model(x())), 0.5),  # twice the work
         (lambda model: model[:2](x()), 0.5),  # 2 of 5 layers, and the input
     ],
 )
 def test_a_step_of_other_work_is_not_the_sessions(model, step, share):
-    with pytest.warns(MeasurementWarning, match="no call in common" if not share else f"only {share:.1%}"):
+    with pytest.warns(MeasurementWarning, match=f"only {share:.1%}"):
         found = measured(recorded(lambda: model(x())), lambda: step(model))
-    assert found.same_calls == pytest.approx(share)
+    assert found.same_calls == pytest.approx(share, abs=1e-3)
     assert not len(found.op_samples_s)
 
 
@@ -148,8 +148,9 @@ def test_a_step_that_changes_a_little_is_measured_and_the_change_noted():
 
     session = recorded(step)
     session = rl.measure(session, step, warmup=1, max_runs=3, profiled=1)
-    assert session.measurement.same_calls == pytest.approx(38 / 40)  # the last layer and its input
-    assert "95.0% of its calls in common" in " ".join(report_of(rl.analyze(session, CPU)).notes)
+    # of 20 layers one has 1 row instead of 2: all calls, and nearly all elements
+    assert 0.99 < session.measurement.same_calls < 1
+    assert "99.5% of its calls in common" in " ".join(report_of(rl.analyze(session, CPU)).notes)
 
 
 def test_a_compiled_step_is_the_recorded_one(model):

@@ -62,7 +62,7 @@ def test_a_busy_line_and_a_sleeping_one_are_told_apart() -> None:
 def test_the_signal_is_as_before_and_nothing_ticks_afterwards() -> None:
     sampler = Sampler(lambda: False)
     sampler.start()
-    assert signal.getsignal(signal.SIGURG) == sampler._tick
+    assert signal.getsignal(signal.SIGURG) == sampler._ticks._tick
     sampler.stop()
     sampler.stop()
     assert signal.getsignal(signal.SIGURG) is signal.SIG_DFL
@@ -110,7 +110,7 @@ def test_samples_are_thinned_and_still_stand_for_all_the_time(monkeypatch: pytes
     took = []
     found = sampled(lambda: took.append(busy(0.4)), sampler)
     assert len(sampler._samples) < 32 * module._WIDTH
-    assert sampler._interval_s > 1e-3
+    assert sampler._ticks._interval_s > 1e-3
     assert sum(line.seconds for line in found.lines) == pytest.approx(took[0], rel=0.3)
 
 

@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
+from findings_of import findings_of as found
 from torch import nn
-
-import rooflight as rl
-from rooflight.diagnosis.diagnose import diagnose
-from rooflight.hardware.devices.calibrations import device_of
-from rooflight.records.session import Session
-
-from calibrated import calibration_of, roofs_of  # isort: skip
-
-
-def found(step: Callable[[], object]) -> dict[str, str]:
-    """The findings of a step whose ops take as long as their bounds on a slow CPU, with their evidence."""
-    step()
-    with rl.record(memory=True) as recording:
-        step()
-    session: Session = recording.session
-    here = device_of(calibration_of(roofs_of(1e9, 1e9), "test CPU"))
-    return {each.id: each.evidence for each in diagnose(rl.analyze(session, here)).findings}
 
 
 def test_products_in_the_order_that_computes_more() -> None:

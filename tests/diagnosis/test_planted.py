@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,6 +47,23 @@ def test_says_what_is_right(path):
 @pytest.mark.parametrize("path", PLANTED, ids=lambda path: path.stem)
 def test_both_forms_give_the_same(path):
     assert float(ended(path, "difference")) < (1e-2 if path.stem in LOOSE else 1e-4)
+
+
+AUTHORED = sorted(Path(__file__).with_name("authored").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", AUTHORED, ids=lambda path: path.stem)
+def test_an_authors_truth_is_of_lines_that_there_are(path):
+    right, text = truth(path), path.read_text()
+    assert right.get("healthy") or all(line in text for line in right["lines"])
+    for pattern in (*right.get("says", ()), *right.get("remedy", ())):
+        re.compile(pattern)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [path for path in AUTHORED if path.stem[0] in "ab"], ids=lambda path: path.stem)
+def test_an_authors_two_forms_give_the_same(path):
+    assert float(ended(path, "difference")) < 2e-2
 
 
 FAULTS = sorted((Path(os.environ.get("ROOFLIGHT_DATA", "/nowhere")) / "faults" / "diagnosis").glob("*.py"))

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import rooflight as rl
+from rooflight.records.account import Place
 from rooflight.records.assembly import session_of
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry, OpRecord, StorageKind
@@ -63,6 +64,9 @@ def sessions(draw: st.DrawFn) -> Session:
     )
     phases = tuple(draw(st.lists(texts, min_size=1, max_size=3)))
     functions = tuple(draw(st.lists(texts, min_size=1, max_size=3)))
+    places = tuple(
+        draw(st.lists(st.builds(Place, file=texts, line=st.integers(0, 9), calls=texts), min_size=1, max_size=3))
+    )
     count, storages = draw(st.integers(0, 8)), draw(st.integers(1, 5))
 
     def column(high: int, low: int = 0, dtype: Any = np.int32) -> Any:
@@ -79,11 +83,13 @@ def sessions(draw: st.DrawFn) -> Session:
         modules=modules,
         phases=phases,
         functions=functions,
+        places=places,
         columns=Columns(
             signature=column(len(ops)),
             module=column(len(modules)),
             phase=column(len(phases)),
             function=column(len(functions)),
+            place=column(len(places)),
             direction=column(len(Direction), dtype=np.int8),
             parent=column(max(count, 1), NO_PARENT),
             read_offsets=read_offsets,

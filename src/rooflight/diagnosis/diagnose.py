@@ -53,7 +53,7 @@ def diagnose(analysis: Accounted) -> Diagnosis:
 
 
 def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
-    by_gain = sorted(drafts, key=lambda draft: -draft.gain_s)
+    by_gain = sorted(drafts, key=lambda draft: (not draft.low_s, -draft.gain_s))  # what may gain nothing comes last
     waste = [draft for draft in by_gain if draft.remedy.waste]
     most = waste[0].gain_s if waste else 0.0
     first = [draft for draft in by_gain if not draft.remedy.waste and draft.gain_s > _OUTDONE * most]
@@ -68,11 +68,12 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
     left = np.ones(len(cost))
     remaining_s = of.whole_s
     for draft in drafts:
-        whole = float(cost[draft.calls].sum())
-        share = float((cost * left)[draft.calls].sum()) / whole if whole else 1.0
+        calls = draft.touched
+        whole = float(cost[calls].sum())
+        share = float((cost * left)[calls].sum()) / whole if whole else 1.0
         after_s = min(draft.gain_s * share, 0.95 * remaining_s)
         remaining_s -= after_s
-        left[draft.calls] *= max(0.0, 1 - draft.gain_s / draft.lost_s) if draft.lost_s else 1.0
+        left[calls] *= max(0.0, 1 - draft.gain_s / draft.lost_s) if draft.lost_s else 1.0
         yield Finding(
             id=draft.remedy.id,
             title=draft.remedy.title,

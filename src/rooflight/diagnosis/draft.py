@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -51,8 +51,8 @@ class Remedy:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares. Their
-    pieces of the account are what is lost, and those of ``causes``, which are in no call. ``regime``: None for that of
-    the calls.
+    pieces of the account are what is lost, and those of ``causes``, which are in no call. ``beside``: calls of which it
+    spares some, which ones is not known. ``regime``: None for that of the calls.
     """
 
     remedy: Remedy
@@ -63,13 +63,19 @@ class Draft:
     low_s: float
     high_s: float
     calls: Int64
+    beside: Int64 = field(default_factory=lambda: NO_CALLS)
     causes: tuple[Cause, ...] = ()
+
+    @property
+    def touched(self) -> Int64:
+        """All calls of which it spares time."""
+        return np.union1d(self.calls, self.beside) if len(self.beside) else self.calls
 
     def within(self, account: Account) -> Draft:
         """The same, of which no more is lost than the account has, and no more gained than is lost; its interval is as
         much wider as that of the account's rows.
         """
-        in_calls = account.of_calls(self.calls) if len(self.calls) else {}
+        in_calls = account.of_calls(self.touched) if len(self.calls) else {}
         regimes = {regime: sum(each for (_, its), each in in_calls.items() if its is regime) for _, regime in in_calls}
         held_s = sum(in_calls.values())
         held_s += account.outside(*self.causes) if len(self.calls) else account.seconds(*self.causes)
@@ -110,8 +116,8 @@ class Facts:
         regime: Regime | None = None, low: float = LOW, high: float = _HIGH, beside: Int64 = NO_CALLS,
         causes: tuple[Cause, ...] = BESIDE_CALLS,
     ) -> Iterable[Draft]:  # fmt: skip
-        """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little. ``beside``:
-        calls of which it spares some, which ones is not known; ``causes``: of which it may spare pieces in no call.
+        """A draft of calls that the remedy spares, whole if not ``gain_s``; none where that is little. ``causes``: of
+        which it may spare pieces in no call.
         """
         these = distinct(numbers(calls))[0]
         if not len(these):
@@ -127,7 +133,8 @@ class Facts:
                 gain_s=gain,
                 low_s=low * gain,
                 high_s=min(high * gain, self.of.step_s),
-                calls=np.union1d(these, beside) if len(beside) else these,
+                calls=these,
+                beside=beside,
                 causes=causes,
             )
 

@@ -42,8 +42,13 @@ class Evidence(Times):
         return [self.session.signatures[number] for number in distinct(self.signature[calls])[0].tolist()]
 
     def names(self, calls: Int64, most: int = 3) -> str:
-        """Names of the ops of some calls: the first in order of the alphabet."""
-        return ", ".join(sorted({plain_name(op.name) for op in self.ops(calls)})[:most])
+        """Names of the ops of which some calls take longest."""
+        sums: dict[str, float] = {}
+        totals = np.bincount(self.signature[calls], (self.seconds + self.host_s)[calls])
+        for op, seconds in zip(self.ops(calls), totals[np.unique(self.signature[calls])].tolist(), strict=True):
+            name = plain_name(op.name)
+            sums[name] = sums.get(name, 0.0) + seconds
+        return ", ".join(sorted(sums, key=lambda name: -sums[name])[:most])
 
     def total(self, of_op: Callable[[OpSignature], float], calls: Iterable[int]) -> float:
         """The sum over calls of what is a number of their op, as its bytes."""
@@ -107,30 +112,46 @@ class Evidence(Times):
         kinds = self.kinds
         return next((each for each in self.reads[call] if kinds[each] == StorageKind.PARAMETER), None)
 
+    def places_of(self) -> tuple[Int64, int]:
+        """A number for the line and the class of module of each call, or for its op where no line is known, and how
+        many numbers there are.
+        """
+        session, columns = self.session, self.session.columns
+        line, module = (column[self.records].astype(np.int64) for column in (columns.place, columns.module))
+        classes: dict[str, int] = {}
+        class_of = np.array([classes.setdefault(each.class_name, len(classes)) for each in session.modules], np.int64)
+        ops, names = self.analysis.labels("op")
+        keys = np.where(line > 0, len(names) + line * len(classes) + class_of[module], ops[self.records])
+        _, groups, counts = distinct(keys)
+        return groups, len(counts)
+
     def where(self, calls: Iterable[int], most: int = 2) -> tuple[Place, ...]:
-        """Modules and functions in which calls take longest, with the lines of modules that are the program's own."""
-        these = numbers(calls)
-        session, modules = self.session, self.module[these].astype(np.int64)
-        pairs = modules * len(session.functions) + session.columns.function[self.records[these]]
-        pairs, which, _ = distinct(pairs)
-        seconds = np.bincount(which, self.seconds[these], minlength=len(pairs))
-        first = np.empty(len(pairs), dtype=np.int64)
-        first[which[::-1]] = np.arange(len(which))[::-1]
+        """Lines of the program's own, and modules, in which calls, and the views before them, take longest; torch's
+        function where neither is known.
+        """
+        wanted = np.zeros(len(self.records), dtype=np.bool_)
+        wanted[numbers(calls)] = True
+        working = np.flatnonzero(self.works)
+        serves = working[np.minimum(np.searchsorted(working, np.arange(len(wanted))), max(0, len(working) - 1))]
+        these = np.flatnonzero(wanted | wanted[serves] if len(working) else wanted)
+        took_s = self.op_s + self.gaps_s
+        session, columns = self.session, self.session.columns
+        tables = (columns.place, len(session.places)), (columns.module, len(session.modules))
+        keys = columns.function[self.records[these]].astype(np.int64)
+        for column, size in tables:
+            keys = keys * size + column[self.records[these]]
+        keys, which, _ = distinct(keys)
         found: dict[Place, float] = {}
-        for at in np.argsort(first).tolist():
-            module, function = divmod(int(pairs[at]), len(session.functions))
-            name = session.modules[module].class_name
-            made = session.class_lines.get(name, Place())
-            place = structs.replace(made, module=name, function="" if name else session.functions[function])
-            if name or place.function:
-                found[place] = found.get(place, 0.0) + float(seconds[at])
-        return tuple(sorted(found, key=lambda place: -found[place])[:most])
+        for key, seconds in zip(keys.tolist(), np.bincount(which, took_s[these]).tolist(), strict=True):
+            rest, module = divmod(key, len(session.modules))
+            function, line = divmod(rest, len(session.places))
+            place = structs.replace(session.places[line], module=session.modules[module].class_name)
+            if not place:
+                place = structs.replace(place, function=session.functions[function])
+            found[place] = found.get(place, 0.0) + float(seconds)
+        return tuple(sorted(filter(None, found), key=lambda place: -found[place])[:most])
 
     def places(self, calls: Iterable[int], most: int = 2) -> str:
-        """The same in words: `` in Attention (train.py:52), F.softmax``."""
-        names = (
-            f"{place.module} ({place.at})" if place.line else place.module or place.function
-            for place in self.where(calls, most)
-        )
-        text = ", ".join(names)
+        """The same in words: `` in Attention.forward (train.py:52), F.softmax``."""
+        text = ", ".join(place.named for place in self.where(calls, most))
         return f" in {text}" if text else ""

@@ -10,7 +10,7 @@ from rooflight.records.report import Report, Table, table
 from rooflight.roofline.account.account import Account, AccountFields
 from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Applied, Diagnosis, Scaling
-from rooflight.roofline.tables.findings import answer, findings_facts, findings_table, regimes_table
+from rooflight.roofline.tables.findings import answer, findings_facts, findings_table, hot_spots_table, regimes_table
 from rooflight.roofline.tables.report import conclusion
 from rooflight.roofline.tables.run import of_script
 from rooflight.roofline.tables.tables import account_table
@@ -67,6 +67,8 @@ def _scaling_facts(scaling: Scaling | None) -> Iterable[tuple[str, str]]:
 def _tables(found: Diagnosis, account: Account, applied: tuple[Applied, ...]) -> Iterable[Table]:
     if found.findings:
         yield findings_table(found)
+    if found.hot_spots:
+        yield hot_spots_table(found.hot_spots)
     if account.wall_s:
         yield account_table(account)
     if applied:

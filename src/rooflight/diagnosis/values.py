@@ -47,7 +47,9 @@ class Values:
 
     @cached_property
     def constant(self) -> Flags:
-        """Calls that compute from parameters and buffers that no op of the step writes, and from numbers, alone."""
+        """Calls that compute from parameters and buffers that no op of the step writes, and from numbers, alone, and
+        whose results no other call writes into.
+        """
         found, of = self._none.copy(), self._of
         if not self.known:
             return found
@@ -60,7 +62,9 @@ class Values:
             found[call] = fixed
             for storage in writes:
                 same[storage] = fixed
-        return found & of.works & ~of.collectives
+        # what the step writes into can be kept by no buffer: it has to be made anew
+        changed = of.writes.by([storage for storage, stays in enumerate(same) if not stays])
+        return found & of.works & ~of.collectives & ~changed
 
     @cached_property
     def repeated(self) -> Flags:
@@ -125,9 +129,25 @@ class Values:
             return self._none
         kinds = np.asarray(of.kinds)
         made = (lifetimes.made != STOOD) & np.isin(kinds, (StorageKind.ACTIVATION, StorageKind.TEMPORARY))
+        made[self._of_next_step] = False
         found = self._dead(frozenset(np.flatnonzero(made).tolist()))
         found &= ~self.unread & ~self.repeated & ~self.constant
         return np.asarray(found & (of.direction == Direction.FORWARD), dtype=np.bool_)
+
+    @property
+    def _of_next_step(self) -> list[int]:
+        """Storages in the place of one that stood before the step, from which they were made, as an average's is: the
+        next step reads them.
+        """
+        of, lifetimes, size = self._of, self._of.session.lifetimes, self._of.session.storage_bytes
+        assert lifetimes is not None
+        replaced = (lifetimes.made == STOOD) & (lifetimes.freed != KEPT)
+        replaced &= ~np.isin(np.asarray(of.kinds), (StorageKind.PARAMETER, StorageKind.GRADIENT))
+        stands = set(np.flatnonzero(replaced).tolist())
+        for reads, writes in zip(*self._touched, strict=True):
+            sizes = {int(size[read]) for read in reads if read in stands}
+            stands.update(written for written in writes if int(size[written]) in sizes)
+        return list(stands)
 
     @cached_property
     def for_syncs(self) -> Flags:

@@ -112,22 +112,41 @@ def shown_path(file: str) -> str:
 
 
 class Place(Fields, frozen=True, kw_only=True):
-    """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, or a ``module``
-    of the model by its class; empty and 0 where it is not known.
+    """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, what that line
+    ``calls``, as it is written there, or a ``module`` of the model by its class; empty and 0 where it is not known.
     """
 
     file: str = ""
     line: int = 0
     function: str = ""
     module: str = ""
+    calls: str = ""
 
     @property
     def at(self) -> str:
         """``train.py:52``; empty where no line is known."""
         return f"{self.file}:{self.line}" if self.line else ""
 
+    def __bool__(self) -> bool:
+        return bool(self.file or self.function or self.module)
+
+    @property
+    def named(self) -> str:
+        """``Attention.forward (train.py:52)``; of a library's module its class and the line that calls it."""
+        name = self.module if self.module and self.module not in self.function else self.function
+        return f"{name} ({self.called_at})" if self.line else name
+
+    @property
+    def called_at(self) -> str:
+        """``np.savetxt, train.py:52``."""
+        return ", ".join(filter(None, (self.calls, self.at)))
+
     def __str__(self) -> str:
-        return ", ".join(filter(None, (self.function, self.at or self.file))) or self.module
+        calls = f"{self.calls} in {self.function}" if self.calls and self.function else self.calls or self.function
+        return ", ".join(filter(None, (calls, self.at or self.file))) or self.module
+
+
+NO_PLACE: Final = Place()
 
 
 class Row(Fields, frozen=True, kw_only=True):

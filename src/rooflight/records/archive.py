@@ -62,7 +62,7 @@ def load(path: str | Path) -> Session:
         with path.open("rb") as file, zipfile.ZipFile(_a_zip(file)) as archive:
             _check_members(archive, path.stat().st_size)
             header = _read_header(archive)
-            columns = Columns(**_read_arrays(archive, COLUMN_TYPES))
+            columns = _read_columns(archive)
             storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
             measurement, lifetimes = _read_measurement(archive, header), _read_lifetimes(archive, header)
         session = Session(
@@ -77,7 +77,7 @@ def load(path: str | Path) -> Session:
             environment={key: shortened(value) for key, value in header.environment.items()},
             notes=_notes(header.notes),
             run=header.run,
-            class_lines={shortened(name): place for name, place in header.class_lines.items()},
+            places=header.places,
         )
         _check(session)
         if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
@@ -172,6 +172,12 @@ def _read_arrays(archive: zipfile.ZipFile, types: Mapping[str, Any], prefix: str
     return {name: _read_array(archive, f"{prefix}{name}", dtype) for name, dtype in types.items()}
 
 
+def _read_columns(archive: zipfile.ZipFile) -> Columns:
+    there = {name: kind for name, kind in COLUMN_TYPES.items() if name != "place" or "place.npy" in archive.NameToInfo}
+    arrays = _read_arrays(archive, there)
+    return Columns(**{"place": np.zeros(len(arrays["signature"]), dtype=np.int32), **arrays})  # new in 0.1
+
+
 def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.generic]:
     with archive.open(f"{name}.npy") as file:
         if np.lib.format.read_magic(file) != (1, 0):
@@ -237,6 +243,7 @@ def _check(session: Session) -> None:
         "module": len(session.modules),
         "phase": len(session.phases),
         "function": len(session.functions),
+        "place": len(session.places),
         "direction": len(Direction),
         "read_ids": len(session.storage_bytes),
         "written_ids": len(session.storage_bytes),

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import ModuleEntry, OpRecord
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Lifetimes, Session
 from rooflight.records.signature import OpSignature
 
-Entry = TypeVar("Entry", OpSignature, ModuleEntry, str)
+Entry = TypeVar("Entry", OpSignature, ModuleEntry, Place, str)
 
 
 def session_of(
@@ -41,12 +42,14 @@ def session_of(
     modules: dict[ModuleEntry, int] = {}
     phases: dict[str, int] = {}
     functions: dict[str, int] = {}
+    places: dict[Place, int] = {NO_PLACE: 0}
     session = Session(
         columns=Columns(
             signature=_numbers(signatures, [record.signature for record in listed]),
             module=_numbers(modules, [record.module for record in listed]),
             phase=_numbers(phases, [record.phase for record in listed]),
             function=_numbers(functions, [record.function for record in listed]),
+            place=_numbers(places, [record.place for record in listed]),
             direction=np.array([record.direction for record in listed], dtype=np.int8),
             parent=np.array([NO_PARENT if r.parent is None else r.parent for r in listed], dtype=np.int32),
             read_offsets=_offsets([record.reads for record in listed]),
@@ -60,6 +63,7 @@ def session_of(
         modules=tuple(modules),
         phases=tuple(phases),
         functions=tuple(functions),
+        places=tuple(places),
         storage_bytes=np.array(storage_bytes, dtype=np.int64),
         environment=dict(environment or {}),
         notes=tuple(notes),
@@ -111,6 +115,7 @@ class Scope:
     phase: int
     direction: int
     function: int
+    place: int = 0
 
     @classmethod
     def of(cls, session: Session, record: int) -> Scope:
@@ -121,7 +126,7 @@ class Scope:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insertion:
     """A record to insert in front of record ``before``, or at the end. It writes the storage ``written`` and has the
-    module, phase, direction and function of ``place``.
+    module, phase, direction, function and line of ``place``.
     """
 
     before: int

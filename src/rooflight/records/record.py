@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.signature import OpSignature
 
 
@@ -67,7 +68,8 @@ class ModuleEntry:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpRecord:
     """Facts of one execution. ``reads`` and ``writes`` are ids of storages, unique within the session; ``function`` is
-    the torch function that was called, empty where it was not recorded. ``read_starts`` and ``write_starts`` are where
+    the torch function that was called, empty where it was not recorded, and
+    ``place`` the line of the user's own that called it. ``read_starts`` and ``write_starts`` are where
     in those storages the tensors begin, in elements, ``NOWHERE`` (-1) where that is not known; empty if it never is.
 
     ``parent`` is the index of the record that accounts for this one (the SDPA call that the host split into several
@@ -79,6 +81,7 @@ class OpRecord:
     phase: str
     direction: Direction
     function: str = ""
+    place: Place = NO_PLACE
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     read_starts: tuple[int, ...] = ()

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.records.account import Place
+from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.document import encoded
 from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
@@ -53,6 +53,7 @@ class Columns:
     module: Int32
     phase: Int32
     function: Int32
+    place: Int32
     direction: Int8
     parent: Int32
     read_offsets: Int64
@@ -128,11 +129,11 @@ PINS: Final = "pins_memory"
 class Session:
     """A recorded run. Immutable: measuring or merging makes a new session.
 
-    ``signatures``, ``modules``, ``phases`` and ``functions`` are the tables that the columns index;
+    ``signatures``, ``modules``, ``phases``, ``functions`` and ``places`` are the tables that the columns index;
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
     kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
     recording. ``environment`` describes the machine it ran on, ``run`` the script that the step is of, if Rooflight ran
-    it. ``class_lines``: by class of module, where its forward pass begins, of the user's own.
+    it.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -141,13 +142,13 @@ class Session:
     columns: Columns
     storage_bytes: Int64
     functions: tuple[str, ...] = ("",)
+    places: tuple[Place, ...] = (NO_PLACE,)
     lifetimes: Lifetimes | None = None
     other_threads: Uncounted = ALL_COUNTED
     environment: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
     run: Run | None = None
-    class_lines: Mapping[str, Place] = field(default_factory=dict)
 
     @property
     def compiled(self) -> bool:
@@ -202,6 +203,7 @@ class Session:
             phase=self.phases[columns.phase[index]],
             direction=Direction(int(columns.direction[index])),
             function=self.functions[columns.function[index]],
+            place=self.places[columns.place[index]],
             reads=tuple(int(i) for i in reads),
             writes=tuple(int(i) for i in writes),
             read_starts=_starts(columns.read_starts, columns.read_offsets, index),
@@ -331,7 +333,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     host: HostTime | None = None
     other_threads: Uncounted = ALL_COUNTED
     run: Run | None = None
-    class_lines: Mapping[str, Place] = {}
+    places: tuple[Place, ...] = (NO_PLACE,)
 
 
 def _header(session: Session) -> Header:
@@ -359,7 +361,7 @@ def _header(session: Session) -> Header:
         notes=session.notes,
         other_threads=session.other_threads,
         run=session.run,
-        class_lines=session.class_lines,
+        places=session.places,
         has_lifetimes=lifetimes is not None,
         returned=[
             (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())

@@ -261,6 +261,9 @@ class Within(StrEnum):
     """What a line of the program waits for or runs: library code, or nothing but itself."""
 
     ITSELF = ""
+    TEXT = "making text"
+    FILES = "reading or writing files"
+    COPYING = "copying objects"
     STARTING = "starting processes"
     COMPILING = "compiling"
     LOADER = "the data loader"
@@ -270,6 +273,11 @@ class Within(StrEnum):
     BACKWARD = "backward"
     PROCESS = "another process"
     SAVING = "saving"
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is work of the program's own line, with whatever general library."""
+        return self in (Within.ITSELF, Within.TEXT, Within.FILES, Within.COPYING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,15 +42,18 @@ class Finding(Fields, frozen=True, kw_only=True):
 
 
 class HotSpot(Fields, frozen=True, kw_only=True):
-    """An op, or a cause in no op, that takes ``seconds`` beyond its work's need, ``share`` of the iteration, of 1, and
-    has no remedy among the findings. ``needs_s`` is the time at its bound, ``read_by`` what reads its result.
+    """So many ``calls`` of ops at one line, or a cause in no op, that take ``seconds`` beyond their work's need,
+    ``share`` of the iteration, of 1, and have no remedy among the findings. ``needs_s`` is the time at their bound,
+    ``read_by`` what reads the result of the longest, ``helps`` what may help where no rule knows better.
     """
 
     what: str
     seconds: float
     share: float
     needs_s: float
+    calls: int
     read_by: str
+    helps: str
     causes: tuple[Cause, ...]
     where: tuple[Place, ...]
 

@@ -13,6 +13,7 @@ from rooflight.diagnosis.remedies import (
     loading,
     loops,
     optimizer,
+    own_lines,
     padding,
     precision,
     size,
@@ -23,6 +24,7 @@ from rooflight.diagnosis.remedies import (
 
 RULES: Final = (
     *loading.RULES,
+    *own_lines.RULES,
     *waiting.RULES,
     *waste.RULES,
     *algebra.RULES,

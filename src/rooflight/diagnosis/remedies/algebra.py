@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from typing import Final
 
@@ -12,7 +12,7 @@ from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.record import Direction, StorageKind
-from rooflight.records.session import Int64
+from rooflight.records.session import KEPT, Int64
 
 ORDER: Final = Remedy(
     id="product-order",
@@ -41,13 +41,29 @@ TRAINING_MODE: Final = Remedy(
     rest="unless the randomness is wanted: dropout changes results, and keeps fused layers from being used",
     verify="no dropout in the step",
 )
+PAIRS: Final = Remedy(
+    id="all-pairs",
+    title="all pairs are formed, only to be reduced",
+    short="sort and searchsorted, cdist or a product",
+    rest="a count or rank comes from sorted values, a sum over pairs from a product, a distance from cdist: none needs "
+    "the large tensor; or every N steps",
+    verify="the large tensor is gone, its result is the same",
+)
+BACKWARDS: Final = Remedy(
+    id="many-backwards",
+    title="the backward pass runs several times over one forward pass",
+    short="one backward pass, for the sum of losses",
+    rest="a Hessian-vector product (hvp, jvp of grad) in place of a Hessian; vmap or is_grads_batched for a Jacobian",
+    verify="as many ops of a kind in the backward pass as in the forward pass",
+)
 LONG_FILTER: Final = Remedy(
     id="long-filter",
     title="direct convolutions with long filters",
     short="convolve by torch.fft.rfft and irfft",
-    rest="or in blocks (overlap-add): the work then grows with the logarithm of the filter's length",
+    rest="in blocks (overlap-add) the work grows with the logarithm of the filter's length; a filter that is an outer "
+    "product (a Gaussian) is separable: one-dimensional passes over rows, then columns",
 )
-_PRODUCTS: Final = ("aten::mm", "aten::bmm")
+_PRODUCTS: Final = ("aten::mm", "aten::bmm", "aten::mv")
 _DECOMPOSITIONS: Final = tuple(
     f"aten::{name}"
     for name in (
@@ -55,9 +71,15 @@ _DECOMPOSITIONS: Final = tuple(
         "linalg_inv_ex", "_linalg_eigvals", "linalg_lstsq", "linalg_pinv", "linalg_matrix_exp",
     )
 )  # fmt: skip
-_DROPOUT: Final = ("aten::native_dropout", "aten::bernoulli_", "aten::bernoulli", "aten::feature_dropout")
+_GRADIENT_OF: Final = ("_backward", "_backward_data")
+_NAMED_OTHERWISE: Final = {"aten::threshold": ("aten::relu", "aten::relu_"), "aten::sigmoid": ("aten::sigmoid_",)}
+DROPOUT: Final = ("aten::native_dropout", "aten::bernoulli_", "aten::bernoulli", "aten::feature_dropout")
 _LONG: Final = 128  # taps of a filter: below, a direct convolution is as fast
+_FEW: Final = 4  # channels: for many a transform has as many products to make
 _HALF: Final = 0.5
+_MANY_PAIRS: Final = 16  # times the elements of the larger operand
+_LARGE: Final = 1 << 16  # elements
+_AGAIN: Final = 2.5  # backward passes over one forward pass
 
 
 def order(facts: Facts) -> Iterable[Draft]:
@@ -75,9 +97,11 @@ def order(facts: Facts) -> Iterable[Draft]:
 
 def _chained(of: Evidence) -> Iterator[tuple[tuple[int, int], float]]:
     """Pairs of products whose other order needs at most half of the work, and which part that is."""
+    forward = of.direction == Direction.FORWARD
     for first in of.named(*_PRODUCTS).tolist():
         written = of.writes[first]
-        readers = of.readers[written[0]] if len(written) == 1 else []
+        # the backward pass reads it again, and follows the order
+        readers = [each for each in of.readers[written[0]] if forward[each]] if len(written) == 1 else []
         if len(readers) != 1 or of.op(readers[0]).name not in _PRODUCTS:
             continue
         second, made = of.op(readers[0]), of.op(first)
@@ -85,8 +109,10 @@ def _chained(of: Evidence) -> Iterator[tuple[tuple[int, int], float]]:
         if len(reads) != len(second.inputs) or len(made.inputs) != 2 or len(second.inputs) != 2:
             continue
         left = reads[0] == written[0]
-        (*batch, rows, inner), (*_, columns) = made.inputs[0].shape, made.inputs[1].shape
-        (*others, r, s), (*_, t) = second.inputs[0].shape, second.inputs[1].shape
+        (*batch, rows, inner), (*_, columns) = made.inputs[0].shape, _matrix(made.inputs[1].shape)
+        (*others, r, s), (*_, t) = second.inputs[0].shape, _matrix(second.inputs[1].shape)
+        if left and not others and r == prod(batch) * rows:  # all rows of a batch, by one matrix
+            others, r = batch, rows
         if prod(batch) != prod(others) or sorted((rows, columns)) != sorted((r, s) if left else (s, t)):
             continue
         # of the chain r x inner x s x t, or r x s x inner x t
@@ -95,6 +121,10 @@ def _chained(of: Evidence) -> Iterator[tuple[tuple[int, int], float]]:
             now, other = s * inner * t + r * s * t, r * s * inner + r * inner * t
         if other <= _HALF * now:
             yield (first, readers[0]), other / now
+
+
+def _matrix(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape, 1) if len(shape) == 1 else shape
 
 
 def real_fft(facts: Facts) -> Iterable[Draft]:
@@ -137,7 +167,7 @@ def decompositions(facts: Facts) -> Iterable[Draft]:
 def training_mode(facts: Facts) -> Iterable[Draft]:
     """Dropout without a backward pass."""
     of = facts.of
-    calls = of.named(*_DROPOUT)
+    calls = of.named(*DROPOUT)
     if of.trains or not len(calls) or not (of.direction == Direction.FORWARD).any():
         return
     drawn = of.writes.of(calls)
@@ -148,14 +178,79 @@ def training_mode(facts: Facts) -> Iterable[Draft]:
 
 
 def long_filters(facts: Facts) -> Iterable[Draft]:
-    """Convolutions of one dimension whose filters are so long that Fourier transforms do less."""
+    """Convolutions whose filters are so large that Fourier transforms do less, of few channels."""
     of = facts.of
     calls = []
     for call in of.named("aten::convolution", "aten::convolution_backward", "aten::mkldnn_convolution").tolist():
-        filters = [each for each in of.op(call).inputs if len(each.shape) in (3, 4)]
-        calls += [call] * (len(filters) > 1 and max(filters[-1].shape[2:]) >= _LONG)
-    text = f"{count_of(len(calls), 'convolution')} with filters of {_LONG} taps or more"
+        filters = [each for each in of.op(call).inputs if len(each.shape) >= 3]
+        calls += [call] * (
+            len(filters) > 1 and _FEW * prod(filters[-1].shape[2:]) >= _LONG * max(_FEW, filters[-1].shape[1])
+        )
+    text = f"{count_of(len(calls), 'convolution')} with filters of {_LONG} taps or more{of.places(calls)}"
     yield from facts.draft(LONG_FILTER, calls, text, gain_s=facts.spared(calls, 0.7), low=0.3)
 
 
-RULES: Final = (order, real_fft, decompositions, training_mode, long_filters)
+def all_pairs(facts: Facts) -> Iterable[Draft]:
+    """Tensors of all pairs of two smaller ones that are computed with element by element, and then only reduced."""
+    of = facts.of
+    if not facts.values.known:
+        return
+    sizes = of.session.storage_bytes
+    pairs: set[int] = set()  # storages
+    calls: list[int] = []
+    names: list[str] = []
+    for call in np.flatnonzero(of.works & (of.direction == Direction.FORWARD)).tolist():
+        op, reads = of.op(call), of.reads[call]
+        results = max((tensor.numel for tensor in op.outputs), default=0)
+        within = bool(pairs.intersection(reads))
+        given = max((tensor.distinct for tensor in op.inputs), default=0)
+        if results >= max(_LARGE, _MANY_PAIRS * given) and len(op.inputs) > 1 and not of.products[call]:
+            names.append(op.name)
+            pairs.update(of.writes[call])
+        elif not within:
+            continue
+        elif of.products[call]:  # a kernel of points, which a product reads
+            return
+        elif results * _MANY_PAIRS > given:
+            pairs.update(each for each in of.writes[call] if sizes[each])
+        calls.append(call)
+    text = f"{count_of(len(names), 'op')} on all pairs, {count_of(len(calls) - len(names), 'op')} on their results"
+    lifetimes = of.session.lifetimes
+    if names and lifetimes is not None and not any(lifetimes.freed[each] == KEPT for each in pairs):
+        text = f"{text}: {Quantity(facts.spared(calls), 's')}{of.places(calls)}"
+        yield from facts.draft(PAIRS, calls, text, gain_s=facts.spared(calls, 0.9))
+
+
+def many_backwards(facts: Facts) -> Iterable[Draft]:
+    """Gradients of one forward op that are computed again and again: for one loss after the other, or row by row."""
+    of = facts.of
+    backward = of.direction == Direction.BACKWARD
+    names = [op.name for op in of.session.signatures]
+    count = np.bincount(of.signature, minlength=len(names))
+    by_name: dict[str, int] = {}
+    for name, calls in zip(names, count.tolist(), strict=True):
+        by_name[name] = by_name.get(name, 0) + calls
+    ratios = {
+        name: by_name[name] / by_name[forward]
+        for name in by_name
+        if name.endswith(_GRADIENT_OF) and (forward := _forward_of(name, by_name)) is not None
+    }
+    repeated = [name for name, ratio in ratios.items() if ratio >= _AGAIN]
+    if not repeated or not backward.any():
+        return
+    ratio = float(np.median([ratios[name] for name in repeated]))
+    calls = np.flatnonzero(backward & of.works)
+    text = (
+        f"{', '.join(name.removeprefix('aten::') for name in repeated[:2])} ran {ratio:.0f} times for each forward op"
+    )
+    gain_s = facts.spared(calls, 1 - 1 / ratio)
+    yield from facts.draft(BACKWARDS, calls, f"{text}: {Quantity(gain_s, 's')}{of.places(calls)}", gain_s=gain_s)
+
+
+def _forward_of(name: str, known: Collection[str]) -> str | None:
+    """The op whose gradient an op of such a name computes."""
+    plain = name.removesuffix("_data").removesuffix("_backward").removesuffix("_dense")
+    return next((each for each in (plain, f"{plain}_forward", *_NAMED_OTHERWISE.get(plain, ())) if each in known), None)
+
+
+RULES: Final = (order, real_fft, all_pairs, many_backwards, decompositions, training_mode, long_filters)

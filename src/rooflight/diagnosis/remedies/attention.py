@@ -9,8 +9,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import LOW, Draft, Facts, Remedy
+from rooflight.diagnosis.remedies.algebra import DROPOUT
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.session import Int64
+from rooflight.records.record import Direction
+from rooflight.records.session import KEPT, Int64
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 
@@ -43,7 +45,10 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     attending = np.isin(of.records, list(of.analysis.fusion.attending))
     softmaxes = of.named(*_SOFTMAX)
-    if not attending.any() or not len(softmaxes):
+    if not attending.any() or not len(softmaxes) or _keeps_weights(facts, softmaxes):
+        return
+    dropped = len(of.named(*DROPOUT)) and of.reads.by(of.writes.of(softmaxes))[of.named(*DROPOUT)].any()
+    if dropped and of.on_cpu:  # there it is written out within the op as well
         return
     scores = {op.outputs[0].numel for op in of.ops(softmaxes) if len(op.outputs[0].shape) > 2}
     if not scores:
@@ -63,8 +68,22 @@ def written_out(facts: Facts) -> Iterable[Draft]:
         f"{count_of(len(softmaxes), 'softmax', 'softmaxes')} over scores, {count_of(len(between), 'op')} on these "
         f"beside products: {Quantity(facts.spared(between), 's')}{of.places(calls)}"
     )
+    text += "; with dropout_p" if dropped else ""
     # a CPU's fused kernel has been from as slow to twice as fast
     yield from facts.draft(SDPA, calls, text, gain_s=gain_s, low=0.0 if facts.of.on_cpu else LOW)
+
+
+def _keeps_weights(facts: Facts, softmaxes: Int64) -> bool:
+    """Whether the step keeps the weights that the softmaxes make, which the fused op does not give."""
+    lifetimes = facts.of.session.lifetimes
+    if lifetimes is None or not facts.values.known:
+        return False
+    of = facts.of
+    weights = of.writes.of(softmaxes[of.direction[softmaxes] == Direction.FORWARD])
+    last = int(np.flatnonzero(of.works).max(initial=0))
+    # what only the end of the step frees may be a variable of the function that multiplied it last
+    late = [lifetimes.freed[each] >= len(of.session) and max(of.readers[each], default=0) < last for each in weights]
+    return bool(len(weights)) and bool(((lifetimes.freed[weights] == KEPT) | late).all())
 
 
 def repeated_heads(facts: Facts) -> Iterable[Draft]:

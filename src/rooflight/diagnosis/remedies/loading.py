@@ -8,7 +8,7 @@ from typing import Final
 
 from rooflight.diagnosis.draft import LEAST, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.diagnosis.remedies.waiting import at_line
+from rooflight.diagnosis.remedies.own_lines import at_line
 from rooflight.records.account import Cause
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.timeline import HostLine, IdleCause, Within

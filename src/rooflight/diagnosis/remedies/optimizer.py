@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -36,8 +37,10 @@ def fused(facts: Facts) -> Iterable[Draft]:
     needed_s = 1.5 * moved / bandwidth + 5 * (of.floor_s + float(of.host_s.mean()))
     needed_s += 1e-6 * len(written) * float(of.on_cpu)
     took_s = facts.spared(calls)
+    each_alone = not any("_foreach_" in op.name for op in of.ops(calls))
+    remedy = FUSED if each_alone else replace(FUSED, rest="")
     text = f"{count_of(len(calls), 'op')} take {Quantity(took_s, 's')}, one op about {Quantity(needed_s, 's')}"
-    yield from facts.draft(FUSED, calls, text, gain_s=took_s - needed_s)
+    yield from facts.draft(remedy, calls, text, gain_s=took_s - needed_s)
 
 
 RULES: Final = (fused,)

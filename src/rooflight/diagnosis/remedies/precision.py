@@ -81,6 +81,14 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
         return
     took_s = float(of.seconds[multiply].sum())
     as_float32_s = float(np.maximum(flops[of.signature[multiply]] / (0.6 * peak), of.floor_s).sum())
+    roofs = device.calibrated.matrix_flops_per_s if device.calibrated is not None else {}
+    halves = [
+        roofs[name]
+        for name in _HALF
+        if name in roofs and any(t.dtype == name for op in of.ops(multiply) for t in op.inputs)
+    ]
+    if halves:  # the same share of its roof is reached in float32
+        as_float32_s = max(as_float32_s, took_s * min(halves) / peak)
     if took_s < 1.5 * as_float32_s:
         return
     rest_s = 0.3 * (facts.spared(calls) - facts.spared(multiply))

@@ -8,24 +8,10 @@ from typing import Final
 import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
-from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import HostLine, IdleCause
-from rooflight.roofline.account.times import WAITS
+from rooflight.records.timeline import IdleCause
 
-ASLEEP: Final = Remedy(
-    id="asleep",
-    title="the host sleeps or waits",
-    short="no sleep or lock in the loop",
-    rest="read ahead, or wait in another thread",
-)
-HOST: Final = Remedy(
-    id="host-code",
-    title="the program's own lines",
-    short="do it once, or in another process",
-    rest="or by tensor ops",
-)
 PAGEABLE: Final = Remedy(
     id="pageable-copy",
     title="copies from pageable memory block the host",
@@ -47,47 +33,7 @@ DRIVER: Final = Remedy(
 )
 
 
-_ASLEEP: Final = 0.7
 _MANY: Final = 4
-
-
-def at_line(line: HostLine | None) -> str:
-    """A line in words; that of no line of the program is a library's."""
-    return str(line.where) if line is not None and line.where else "a library"
-
-
-def own_lines(facts: Facts) -> Iterable[Draft]:
-    """What the program's own lines wait for, or compute in Python, between ops and before steps."""
-    of = facts.of
-    slept_s, busy_s, line = _between_ops(of) if of.on_cpu and of.measured else (0.0, 0.0, None)
-    before = of.before
-    sleeping = [(slept_s, line), *((each.asleep_s, each) for each in before)]
-    busy = [(busy_s, line), *((each.seconds - each.asleep_s, each) for each in before if each.where)]
-    for remedy, cause, lines, share, what in (
-        (ASLEEP, Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
-        (HOST, Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
-    ):
-        lost_s = sum(seconds for seconds, _ in lines)
-        where = " between ops" if before == () and remedy is HOST else ""
-        text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(max(lines, key=lambda each: each[0])[1])}"
-        yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
-
-
-def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
-    """Seconds between ops asleep, or in which Python runs, and the line where most of them were."""
-    known_s = of.in_library(*WAITS)[0]
-    own = [line for line in of.lines if line.within not in WAITS]
-    # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
-    ran = 1 - of.held_up_s / of.step_s  # the share of time that other programs left
-    sleeping = [line for line in own if line.asleep_s > _ASLEEP * ran * line.seconds]
-    all_asleep_s = sum(line.asleep_s for line in own)
-    slept_s = of.asleep_s * sum(line.asleep_s for line in sleeping) / all_asleep_s if all_asleep_s else 0.0
-    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
-        line = max(sleeping, key=lambda each: each.asleep_s)
-        return slept_s, 0.0, line
-    busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
-    named = [line for line in own if not line.within]
-    return (0.0, busy_s, named[0]) if named else (0.0, 0.0, None)
 
 
 EVALUATION: Final = Remedy(
@@ -163,4 +109,4 @@ def syncs(facts: Facts) -> Iterable[Draft]:
         yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
-RULES: Final = (own_lines, checkpoints, evaluations, of_a_trace, syncs)
+RULES: Final = (checkpoints, evaluations, of_a_trace, syncs)

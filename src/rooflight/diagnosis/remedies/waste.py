@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from math import inf
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
-from rooflight.records.session import KEPT, Int64
+from rooflight.records.session import Int64
 from rooflight.roofline.account.times import USUAL_OP_S
 
 CONSTANT: Final = Remedy(
@@ -25,7 +25,8 @@ CONSTANT: Final = Remedy(
 REPEATED: Final = Remedy(
     id="repeated-work",
     title="the same op on the same values, more than once in a step",
-    short="keep the first result and use it again",
+    short="compute it once and keep the result",
+    rest="in a variable, an attribute (cached_property) or a cache, outside the loop",
 )
 CHECKPOINTING: Final = Remedy(
     id="checkpointing",
@@ -38,7 +39,8 @@ UNREAD: Final = Remedy(
     id="unread",
     title="results that nobody reads",
     short="leave out results that nobody reads",
-    rest="auxiliary outputs, statistics that are not logged in this step",
+    rest="auxiliary outputs, statistics that are not logged in this step; of what is sliced, masked or a diagonal, "
+    "compute only that part",
 )
 UNUSED: Final = Remedy(
     id="unused-gradients",
@@ -58,14 +60,14 @@ SPARSE: Final = Remedy(
     id="sparse-gradient",
     title="a large embedding's gradient is dense",
     short="nn.Embedding(..., sparse=True)",
-    rest="with SGD, SparseAdam or Adagrad; a smaller or hashed table",
+    rest="or a smaller or hashed table",
     verify="embedding_dense_backward is gone",
 )
 ZEROS: Final = Remedy(
     id="mostly-zeros",
     title="products with a matrix of zeros",
     short="d[:, None] * x in place of diag(d) @ x",
-    rest="rows looked up by index in place of a product with one_hot",
+    rest="rows looked up by index in place of a product with one_hot; for a diagonal covariance independent normals",
 )
 _OF_A_VECTOR: Final = (
     "aten::diag_embed",
@@ -75,6 +77,12 @@ _OF_A_VECTOR: Final = (
     "aten::scatter_",
     "aten::eye",
 )
+_OF_ADAM: Final = tuple(
+    f"aten::{name}"
+    for name in ("addcdiv_", "_foreach_addcdiv_", "_fused_adam_", "_fused_adamw_", "_foreach_addcmul_", "addcmul_")
+)
+_WITH_ADAM: Final = "with torch.optim.SparseAdam for the table, which moves the moments of looked-up rows alone"
+_WITH_SGD: Final = "which SGD and Adagrad take as they are"
 _PART: Final = 0.5
 _MOST: Final = 0.97  # of a step: where all is constant, its inputs are, as in a benchmark
 
@@ -88,7 +96,7 @@ def constant(facts: Facts) -> Iterable[Draft]:
     if facts.spared(calls) > _MOST * max(of.step_s, 1e-12):
         return
     took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
-    text = f"{count_of(len(calls), 'op')} that read parameters or numbers alone: {took}"
+    text = f"{count_of(len(calls), 'op')} ({of.names(calls)}) that read parameters or numbers alone: {took}"
     yield from facts.draft(CONSTANT, calls, text)
 
 
@@ -96,8 +104,7 @@ def repeated(facts: Facts) -> Iterable[Draft]:
     """Values computed twice: in the forward pass, or by checkpointing in the backward pass."""
     of = facts.of
     again = facts.values.repeated & ~facts.values.constant
-    # a checkpoint computes again in the backward pass, which then needs what it made
-    backward = _within_backward(facts)
+    backward = of.direction == Direction.BACKWARD  # in which a checkpoint computes again
     for remedy, calls in (
         (REPEATED, np.flatnonzero(again & ~backward)),
         (CHECKPOINTING, np.flatnonzero(again & backward)),
@@ -132,15 +139,6 @@ def _backward_of(facts: Facts, again: Int64) -> float:
     return runs * float(total[backward].sum()) / max(with_backward_s, 1e-12)
 
 
-def _within_backward(facts: Facts) -> np.ndarray:
-    """Calls after the first of the backward pass and before its last."""
-    places = np.flatnonzero(facts.of.direction == Direction.BACKWARD)
-    inside = np.zeros(len(facts.of.records), dtype=np.bool_)
-    if len(places):
-        inside[places[0] : places[-1] + 1] = True
-    return inside
-
-
 def unread(facts: Facts) -> Iterable[Draft]:
     """Results that are gone without having been read, and gradients of which no optimizer reads any."""
     of = facts.of
@@ -157,32 +155,23 @@ def unread(facts: Facts) -> Iterable[Draft]:
 
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:
-    """Products of whose results only a part is read, as of a head over all tokens for the last one."""
-    of, lifetimes = facts.of, facts.of.session.lifetimes
-    if lifetimes is None or not facts.values.known:
+    """Work of whose results only a part is read, as of a head over all tokens for the last one, or of a product for its
+    diagonal: what the fused bound leaves out of it.
+    """
+    of = facts.of
+    if of.analysis.without_storages or not facts.values.known:
         return
-    parts: dict[int, float] = {}
-    last = int(np.flatnonzero(of.works).max(initial=0))
-    for call in np.flatnonzero(of.products).tolist():
-        readers = [reader for storage in of.writes[call] for reader in of.readers[storage] if reader > call]
-        freed = [lifetimes.freed[storage] for storage in of.writes[call]]
-        if not readers or KEPT in freed or (max(freed) >= len(of.session) and max(readers) < last):
-            continue  # the step may return it
-        read = sum(_bytes_read(facts, reader, of.writes[call]) for reader in readers)
-        if read < _PART * of.op(call).output_bytes:
-            parts[call] = read / of.op(call).output_bytes
-    gain_s = facts.spared_alone((call, 1 - share) for call, share in parts.items())
-    if parts:
-        text = f"of the results of {count_of(len(parts), 'product')} {percent(min(parts.values()))} are read"
-        yield from facts.draft(UNREAD, parts, text + of.places(parts), gain_s=gain_s)
-
-
-def _bytes_read(facts: Facts, call: int, storages: Sequence[int]) -> float:
-    """What a call reads of these storages; all, where it is not known which input is which."""
-    op, reads = facts.of.op(call), facts.of.reads[call]
-    if len(reads) != len(op.inputs):
-        return inf
-    return sum(tensor.nbytes for tensor, storage in zip(op.inputs, reads, strict=True) if storage in storages)
+    share = np.ones(len(of.session))
+    for record, part in of.analysis.fusion.work.items():
+        share[record] = part
+    share = np.where(of.works & (facts.of.direction == Direction.FORWARD), share[of.records], 1.0)
+    calls = np.flatnonzero(share < _PART)
+    gain_s = facts.spared_alone(zip(calls.tolist(), (1 - share[calls]).tolist(), strict=True))
+    if len(calls):
+        text = (
+            f"of the results of {count_of(len(calls), 'op')} ({of.names(calls)}) {percent(share[calls].min())} are read"
+        )
+        yield from facts.draft(UNREAD, calls, text + of.places(calls), gain_s=gain_s)
 
 
 def mostly_zeros(facts: Facts) -> Iterable[Draft]:
@@ -245,8 +234,10 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
         spared_s += facts.spared_alone([(call, share), *zip(touching, parts, strict=True)])
         calls += [call, *touching]
         rows_in_all, looked_up = rows_in_all + rows, looked_up + indices
+    adam = len(of.named(*_OF_ADAM)) > 0
+    remedy = replace(SPARSE, rest=f"{_WITH_ADAM if adam else _WITH_SGD}; {SPARSE.rest}")
     text = f"{rows_in_all:,} rows are written and updated for {looked_up:,} that were looked up"
-    yield from facts.draft(SPARSE, calls, text, gain_s=spared_s, regime=Regime.MEMORY)
+    yield from facts.draft(remedy, calls, text, gain_s=spared_s, regime=Regime.MEMORY)
 
 
 RULES: Final = (constant, repeated, unread, mostly_zeros, anomaly, sparse_gradients)

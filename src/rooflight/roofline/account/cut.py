@@ -223,9 +223,13 @@ def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[P
     sleeping = max(own, key=lambda each: each.asleep_s, default=None)
     exchanging = sleeping is not None and sleeping.within is Within.BACKWARD and bool(times.collectives.any())
     yield waited(Cause.COMMUNICATION if exchanging else Cause.ASLEEP, asleep_s, sleeping)
-    named = next((line for line in own if not line.within and line.where), None)
+    named, busy_s = times.own_lines, rest_s - asleep_s
     # without a line of the program, ops took longer than in the profiled steps, as far as is known
-    yield waited(Cause.UNKNOWN if times.lines and named is None else Cause.PYTHON, rest_s - asleep_s, named)
+    if not named:
+        yield waited(Cause.UNKNOWN if times.lines else Cause.PYTHON, busy_s, None)
+    sampled_s = sum(line.seconds for line in named)
+    for line in named:
+        yield Pieces.waited(Cause.PYTHON, busy_s * line.seconds / sampled_s, seen_in(walls, busy_s), line.where)
     yield waited(Cause.OTHER_PROGRAMS, times.held_up_s, None)
 
 

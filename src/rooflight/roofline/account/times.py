@@ -18,6 +18,7 @@ from rooflight.costs.registry import traits_of
 from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.account import REGIMES, Regime
 from rooflight.records.measurement import Float64
+from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.signature import ON_HOST
 from rooflight.records.timeline import Between, HostLine, Idle, IdleCause, Timeline, Within
@@ -25,7 +26,7 @@ from rooflight.roofline.bound import Bound, Limiter
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.host import crosses
 
-LONG_GAP_S: Final = 4e-4  # between two ops of one thread: Python alone needs a tenth of it
+LONG_GAP_S: Final = 1e-4  # between two ops of one thread: the Python of torch needs less
 _USUAL_GAP_S: Final = 1e-5
 USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
@@ -166,9 +167,9 @@ class Times:
 
     @cached_property
     def host_s(self) -> Float64:
-        """What the host takes for each call: on a CPU the usual gap and the views before it, on a GPU its launch."""
+        """What the host takes for each call: on a CPU the gap and the views before it, on a GPU its launch."""
         if self.on_cpu:
-            return self._by_next(self._usual_gap_s + self.op_s * ~self.works) if self.measured else 0.0 * self.op_s
+            return self._by_next(self.gaps_s + self.op_s * ~self.works) if self.measured else self.gaps_s
         if self.source == "bound":  # of the device alone
             return np.zeros(len(self.records))
         launches = self.timeline.launches if self.timeline else None
@@ -250,12 +251,22 @@ class Times:
         return found
 
     @cached_property
-    def _usual_gap_s(self) -> float:
+    def gaps_s(self) -> Float64:
+        """On a CPU, before each call what is no long gap: as the gaps of profiled steps, and no longer than these in
+        sum, since a profiler makes them longer.
+        """
+        count = len(self.records)
+        if not self.on_cpu or not self.measured:
+            return np.zeros(count)
         rest_s = max(0.0, self._outside_s - self.long_gaps_s - self.held_up_s)
-        if len(self._gaps) and self._after_s is not None:  # a profiler makes them longer: they are no longer without it
-            usual_s = float(np.median(self._gaps, axis=0).sum() - self._long_s.sum()) + self._after_s
-            rest_s = min(rest_s, max(0.0, usual_s))
-        return rest_s / max(1, len(self.records))
+        if not len(self._gaps):
+            return np.full(count, rest_s / max(1, count))
+        usual = np.median(self._gaps, axis=0)
+        usual = np.where(self._gaps.min(axis=0) > LONG_GAP_S, 0.0, usual)
+        total = float(usual.sum())
+        if self._after_s is not None:
+            rest_s = min(rest_s, total + self._after_s)
+        return usual * (rest_s / total) if total else np.full(count, rest_s / max(1, count))
 
     @cached_property
     def _stretch(self) -> float:
@@ -349,6 +360,28 @@ class Times:
         """Where the host's thread was longest, by the sampler, in seconds of the timed step."""
         measurement = self.analysis.measurement
         return measurement.host.lines if measurement is not None and measurement.host is not None else ()
+
+    @cached_property
+    def own_lines(self) -> Sequence[HostLine]:
+        """Lines of the program in which Python runs or waits, those without most of the time of ops that they call, in
+        seconds of the timed step; the longest first.
+        """
+        total = sum(line.seconds for line in self.lines)
+        scale = self.step_s / total if total else 0.0
+        in_ops: dict[tuple[str, int], float] = {}
+        if any(each.line for each in self.session.places) and self.measured:
+            called = self.session.columns.place[self.records]
+            forward = self.direction == Direction.FORWARD
+            sums = np.bincount(called, (self.op_s + self.gaps_s) * forward, len(self.session.places))
+            for place, seconds in zip(self.session.places, sums.tolist(), strict=True):
+                in_ops[place.file, place.line] = in_ops.get((place.file, place.line), 0.0) + seconds
+        found = []
+        for line in self.lines:
+            if line.where is not None and line.within.is_own:
+                seconds = line.seconds * scale
+                left_s = max(0.0, seconds - in_ops.pop((line.where.file, line.where.line), 0.0))
+                found.append(replace(line, seconds=left_s, asleep_s=line.asleep_s * scale))
+        return tuple(sorted((line for line in found if line.seconds), key=lambda line: -line.seconds))
 
     def in_library(self, *within: Within) -> tuple[float, float, HostLine | None]:
         """Seconds of a step in such library code, those asleep of them, and the line where it was longest. Sampled

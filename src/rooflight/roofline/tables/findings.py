@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rooflight.records.account import CAUSES, Cause
-from rooflight.records.quantity import Quantity, percent
+from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Table, table
 from rooflight.roofline.account.account import Account
-from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
+from rooflight.roofline.findings import Diagnosis, Finding, HotSpot, RegimeShare
 
 FIRST: Final = 3
 """Findings on the first screen."""
 _LEAST: Final = 0.05  # of the step: a regime with less is not named
+_LITTLE: Final = 0.25  # of the seconds of a hot spot: a remedy that gains less comes after it
 _SHOWN: Final = 0.01  # of the wall: a cause with less is among the others
 
 
@@ -29,21 +29,29 @@ def answer(found: Diagnosis | None) -> str:
     """What to change first, and what that gains; empty where no times are known."""
     if found is None or not found.step_s or found.source == "bound":
         return ""
-    if not found.findings:
-        return hot_spot_sentence(found) or "Nothing was found that would gain 3% or more of a step."
-    first = found.findings[0]
+    first = next(in_order(found.findings, found.hot_spots), None)
+    if first is None:
+        return "Nothing was found that would gain 3% or more of a step."
+    if isinstance(first, HotSpot):
+        return _sentence(first)
     gain = f"{Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}"
     return f"First: {first.title}. What helps: {first.short}. Predicted gain: {gain}."
 
 
-def hot_spot_sentence(found: Diagnosis) -> str:
-    """Where most of the time is for which there is no remedy; empty where it is concentrated nowhere."""
-    if not found.hot_spots:
-        return ""
-    spot = found.hot_spots[0]
+def in_order(findings: Iterable[Finding], spots: Iterable[HotSpot]) -> Iterator[Finding | HotSpot]:
+    """The findings, each hot spot before those that gain little beside it."""
+    left = list(spots)
+    for finding in findings:
+        while left and finding.predicted_gain_s < _LITTLE * left[0].seconds:
+            yield left.pop(0)
+        yield finding
+    yield from left
+
+
+def _sentence(spot: HotSpot) -> str:
     needs = f", where its work needs {Quantity(spot.needs_s, 's')}" if spot.needs_s else ""
     reads = f"; {spot.read_by} reads its result" if spot.read_by else ""
-    line = next((f" at {place.at}" for place in spot.where if place.line), "")
+    line = next((f" at {place.named}" for place in spot.where if place.line), "")
     took = f"{Quantity(spot.seconds, 's')}, {percent(spot.share)}"
     return f"No remedy was found for {spot.what}{line}: {took}{needs}{reads}."
 
@@ -67,8 +75,6 @@ def findings_facts(found: Diagnosis | None, account: Account | None = None) -> I
         yield "account", account_text(account)
     if found.not_worth_it:
         yield "not worth it", "; ".join(f"{each.title} ({each.reason})" for each in found.not_worth_it)
-    if found.findings and found.hot_spots:
-        yield "no remedy", "; ".join(f"{each.what} ({percent(each.share)})" for each in found.hot_spots)
     if found.missing:
         yield "not looked at", "; ".join(found.missing)
 
@@ -95,24 +101,53 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
     )
 
 
-def first_findings(found: Table) -> Table:
-    """The same in a line or two for each of the first, as the first screen has room for."""
-    lost, why, helps, gains, ends = (found.names.index(name) for name in found.names[:5])
-    where = found.names.index("where")
+def hot_spots_table(spots: Iterable[HotSpot]) -> Table:
+    """Where time is lost for which no remedy is known."""
+    return table(
+        "hot_spots",
+        "Where time is lost for which no rule has a remedy",
+        spots,
+        ("lost", "s", lambda spot: spot.seconds),
+        ("in", "", lambda spot: spot.what),
+        ("calls", "", lambda spot: spot.calls or None),
+        ("needs", "s", lambda spot: spot.needs_s or None),
+        ("read by", "", lambda spot: spot.read_by or None),
+        ("what may help", "", lambda spot: spot.helps or None),
+        ("where", "", lambda spot: spot.where[0].named if spot.where else None),
+        wraps=("in", "what may help"),
+        optional=("calls", "read by"),
+    )
 
-    def cause(row: Sequence[Cell]) -> str:
-        return ", ".join(filter(None, (str(row[why]).partition(": ")[0], str(row[where] or ""))))
 
-    rows = [
-        (row[lost], cause(row), str(row[helps]).partition(": ")[0], row[gains], row[ends]) for row in found.rows[:FIRST]
-    ]
-    columns = tuple(found.columns[place] for place in (lost, why, helps, gains, ends))
-    return replace(found, columns=columns, rows=tuple(rows), top=None, optional=("between",), note="")
+def first_findings(findings: Iterable[Finding], spots: Iterable[HotSpot]) -> Table:
+    """The first findings and hot spots in a line or two each, as the first screen has room for."""
+    return table(
+        "findings",
+        "What costs time, and what helps",
+        tuple(in_order(findings, spots))[:FIRST],
+        ("lost", "s", lambda each: each.seconds if isinstance(each, HotSpot) else each.seconds_lost),
+        ("why", "", lambda each: ", ".join(filter(None, (_what(each), _line(each))))),
+        (
+            "what helps",
+            "",
+            lambda each: each.helps or "no remedy is known" if isinstance(each, HotSpot) else each.short,
+        ),
+        ("gains", "s", lambda each: None if isinstance(each, HotSpot) else each.predicted_gain_s),
+        ("between", "", lambda each: None if isinstance(each, HotSpot) else _interval(each)),
+        wraps=("why", "what helps"),
+        optional=("between",),
+    )
 
 
-def _line(finding: Finding) -> str | None:
+def _what(each: Finding | HotSpot) -> str:
+    if isinstance(each, Finding):
+        return each.title
+    return f"{count_of(each.calls, 'call')} of {each.what}" if each.calls else each.what
+
+
+def _line(each: Finding | HotSpot) -> str | None:
     """The first line of the program that a finding is at, ``train.py:31``."""
-    return next((place.at for place in finding.where if place.line), None)
+    return next((place.at for place in each.where if place.line), None)
 
 
 def _interval(finding: Finding) -> str:

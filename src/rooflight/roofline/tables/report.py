@@ -26,7 +26,7 @@ from rooflight.roofline.memory import memory_fact
 from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup
-from rooflight.roofline.tables.findings import answer, findings_facts, findings_table
+from rooflight.roofline.tables.findings import answer, findings_facts, findings_table, hot_spots_table
 from rooflight.roofline.tables.notes import analysis_notes
 from rooflight.roofline.tables.run import of_script, run_facts
 from rooflight.roofline.tables.tables import AS_A_GRAPH, analysis_series, analysis_tables
@@ -312,7 +312,11 @@ def report_of(
         title=f"Speed of light: {analysis.target or 'recorded session'} on {analysis.device.name}",
         data=analysis_data(analysis, verdict, found),
         facts=(*findings_facts(found, analysis.account), *analysis_facts(analysis)),
-        tables=(*((findings_table(found, top),) if found and found.findings else ()), *analysis_tables(analysis, top)),
+        tables=(
+            *((findings_table(found, top),) if found and found.findings else ()),
+            *((hot_spots_table(found.hot_spots),) if found and found.hot_spots else ()),
+            *analysis_tables(analysis, top),
+        ),
         series=tuple(analysis_series(analysis)),
         notes=(*notes, *analysis.session.notes, *analysis_notes(analysis)),
         conclusion=verdict,

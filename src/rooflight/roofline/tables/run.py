@@ -134,11 +134,12 @@ def in_brief(report: Report, path: str, options: str = "") -> Report:
     facts = [(name, cell) for name, cell in report.facts if name in _FIRST or (name == "coverage" and cell != _ALL)]
     facts = [(name, _names_alone(cell) if name == "not worth it" else cell) for name, cell in facts]
     ranks = [each for each in (report.table("ranks"),) if each is not None]
-    layers, found = report.table("by_layer"), report.table("slowest_findings" if ranks else "findings")
-    tables = [*ranks, *([first_findings(found)] if found is not None else [])]
-    tables += [_longest(layers)] if layers is not None and found is None else []
+    layers, data = report.table("by_layer"), getattr(report.data, "slowest", report.data)
+    found = (data.findings, data.hot_spots) if isinstance(data, AnalysisDocument) else ((), ())
+    tables = [*ranks, *([first_findings(*found)] if any(found) else [])]
+    tables += [_longest(layers)] if layers is not None and not any(found) else []
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
-    evidence = f"rooflight diagnose {path}{options} has the evidence, " if found is not None and not ranks else ""
+    evidence = f"rooflight diagnose {path}{options} has the evidence, " if any(found) and not ranks else ""
     notes = [f"{evidence}rooflight analyze {'(the same)' if evidence else path} all tables{more}"]
     brief = replace(
         report,

@@ -101,7 +101,7 @@ class Source(OnStack, TorchDispatchMode):
     here = True
     """Whether what runs now in its thread is its own."""
     context: int
-    """Module, phase, direction and function of a forward op that runs now, by their number on the tape."""
+    """Module, phase, direction, function and line of a forward op that runs now, by their number on the tape."""
 
     def context_now(self) -> int:
         """The context of the op that runs now, in a backward pass too."""
@@ -173,7 +173,7 @@ class Composites:
         if reserve is not None:
             storage = reserve.untyped_storage()
             self._source.tape.new_storage(storage._cdata, storage.nbytes(), reserve)
-        self._append(op, inputs, outputs, self._source.context)
+        self._append(op, inputs, outputs, self._source.context_now())
 
     def note_meta_backward(self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
         """Write the record of the backward of such a call."""

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from sys import _getframe
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
@@ -17,6 +18,7 @@ from torch._C._autograd import _get_sequence_nr
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.records.record import Direction
+from rooflight.sources.capture.lines import NO_LINE
 from rooflight.sources.capture.phases import with_closure_inside
 from rooflight.sources.capture.record.composites import COMPOSITE_OPS, NO_SEQUENCE, Composites, Source, decomposed
 from rooflight.sources.capture.record.constants import known_constants
@@ -47,6 +49,7 @@ _QUESTIONS = frozenset(
 )
 
 Handler = Callable[..., Any]
+_Place = tuple[int, int, int]  # numbers of a module, a torch function and a line
 
 
 def _note_nothing(_args: Any, _kwargs: Any, _out: Any, _context: int) -> None:
@@ -75,6 +78,7 @@ class DispatchSource(Source):
         self.module = 0
         self.phase = 0
         self.function = 0
+        self.line = NO_LINE
         self._steps: list[tuple[int, int]] = []  # module and graph task that called each open Optimizer.step
         self._marks: list[bool] = []  # for each open mark of the profiler: whether it is that of an Optimizer.step
         self.parameter_modules: dict[int, int] = {}  # id of a parameter -> number of the module that owns it
@@ -82,13 +86,14 @@ class DispatchSource(Source):
         # None. The op itself as a key would be hashed in Python.
         self._ops: dict[int, tuple[Handler, Reader | None]] = {}
         self.context = 0
-        self._place_contexts: dict[tuple[int, int], int] = {}  # in this phase and direction, by module and function
-        self._backward_contexts: dict[tuple[int, int], int] = {}
+        self._place_contexts: dict[_Place, int] = {}  # in this phase and direction
+        self._backward_contexts: dict[_Place, int] = {}
         self._backward_sequence = -1  # autograd node of the last op, for which the context is known
         self._backward_context = 0
-        # The n-th autograd node that a thread makes has the number n; these two have the module and function by number.
+        # The n-th autograd node that a thread makes has the number n: from each of these on they are made at a place.
         self._mark_sequences = [0]
-        self._mark_places = [(0, 0)]
+        self._mark_places: list[_Place] = [(0, 0, NO_LINE)]
+        self._made = 0  # how many nodes there were at the last op
         self._foreign: dict[type, bool] = {}
         self._scalar_reader: Reader | None = None
 
@@ -112,7 +117,7 @@ class DispatchSource(Source):
             if _current_graph_task_id() == -1:
                 if composites.active:
                     composites.before_forward_op()
-                read(args, kwargs, out, self.context)
+                read(args, kwargs, out, self._context_of_forward())
             else:
                 node: Any = _current_autograd_node()
                 if node is None or composites.active or node._sequence_nr() != self._backward_sequence:
@@ -157,7 +162,7 @@ class DispatchSource(Source):
         """Take note that phase or optimizer state changed."""
         self._place_contexts.clear()
         self._backward_contexts.clear()
-        self.context = self.tape.context(self.module, self.phase, self._direction(), self.function)
+        self.context = self._context_at((self.module, self.function, self.line))
         self._backward_sequence = -1
 
     def _direction(self) -> int:
@@ -188,21 +193,38 @@ class DispatchSource(Source):
         """Begin the module and torch function of these numbers, or continue them after one that they called returned;
         0: none.
         """
-        self.module, self.function = place = module, function
+        self.module, self.function = module, function
         self._backward_sequence = -1  # while a node recomputes a module, that calls others
+        self._made = _get_sequence_nr()
+        self._mark()
+
+    def _mark(self) -> None:
+        """The autograd nodes that were made since the last op or move belong to the place that is now."""
+        place = self.module, self.function, self.line
         if get_ident() == self.thread:
-            # the autograd nodes that are made from now on belong to this place
-            self._mark_sequences.append(_get_sequence_nr())
+            self._mark_sequences.append(self._made)
             self._mark_places.append(place)
+        self.context = self._context_at(place)
+
+    def _context_at(self, place: _Place) -> int:
         context = self._place_contexts.get(place)
         if context is None:
-            context = self.tape.context(module, self.phase, self._direction(), function)
+            module, function, line = place
+            context = self.tape.context(module, self.phase, self._direction(), function, line)
             self._place_contexts[place] = context
-        self.context = context
+        return context
+
+    def _context_of_forward(self) -> int:
+        line = self.tape.lines.running(_getframe(2))
+        if line != self.line:
+            self.line = line
+            self._mark()
+        self._made = _get_sequence_nr()
+        return self.context
 
     def _context_of_backward(self, node: Any) -> int:
         if node is None:
-            return self._backward_context_of(self.module, self.function)
+            return self._backward_context_of(self.module, self.function, self.line)
         sequence = node._sequence_nr()
         if self.composites.active:
             self.composites.before_backward_op(sequence)
@@ -211,20 +233,22 @@ class DispatchSource(Source):
         if self._steps and self._steps[-1][1] == _current_graph_task_id():  # a hook updates weights during backward
             return self.context
         module, function = self.module, self.function  # not 0 inside backward: checkpointing recomputes a module
+        line = self.tape.lines.running(_getframe(2))
         if not module:
             if sequence == NO_SEQUENCE:  # a gradient is added to that of a parameter
-                return self._backward_context_of(self.parameter_modules.get(id(node.variable), 0), function)
-            module, made_by = self._mark_places[bisect_right(self._mark_sequences, sequence) - 1]
-            function = function or made_by
+                return self._backward_context_of(self.parameter_modules.get(id(node.variable), 0), function, line)
+            module, made_by, called_at = self._mark_places[bisect_right(self._mark_sequences, sequence) - 1]
+            function, line = function or made_by, line or called_at
         self._backward_sequence = sequence
-        self._backward_context = self._backward_context_of(module, function)
+        self._backward_context = self._backward_context_of(module, function, line)
         return self._backward_context
 
-    def _backward_context_of(self, module: int, function: int) -> int:
-        context = self._backward_contexts.get((module, function))
+    def _backward_context_of(self, module: int, function: int, line: int = NO_LINE) -> int:
+        place = module, function, line
+        context = self._backward_contexts.get(place)
         if context is None:
-            context = self.tape.context(module, self.phase, _BACKWARD, function)
-            self._backward_contexts[module, function] = context
+            context = self.tape.context(module, self.phase, _BACKWARD, function, line)
+            self._backward_contexts[place] = context
         return context
 
     # -- ops that are not simply run and noted -------------------------------------------------------------------------
@@ -232,7 +256,7 @@ class DispatchSource(Source):
     def context_now(self) -> int:
         """The context of the op that runs now."""
         in_backward = _current_graph_task_id() != -1
-        return self._context_of_backward(_current_autograd_node()) if in_backward else self.context
+        return self._context_of_backward(_current_autograd_node()) if in_backward else self._context_of_forward()
 
     def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # C++ asks several times for each op

@@ -120,10 +120,10 @@ class ModuleWorks:
     def _context_of(self, module: int) -> int:
         source = self._source
         if _current_graph_task_id() != -1:
-            return source._backward_context_of(module, source.function)
+            return source._backward_context_of(module, source.function, source.line)
         if source.composites.active:
             source.composites.before_forward_op()
-        return source.tape.context(module, source.phase, 0, source.function)
+        return source.tape.context(module, source.phase, 0, source.function, source.line)
 
     def _add(self, ops: Iterable[ModuleOp], storages: dict[Operand, int], context: int) -> None:
         for op in ops:

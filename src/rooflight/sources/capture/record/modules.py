@@ -16,7 +16,6 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
-from rooflight.sources.capture.own_code import forward_of
 from rooflight.sources.capture.record.composites import OnStack, open_sources
 from rooflight.sources.capture.record.dispatch import DispatchSource
 from rooflight.sources.capture.record.module_work import ModuleWorks
@@ -163,8 +162,6 @@ class ModuleTracker:
                 number = numbers[key] = number_of(path or kind, kind)
                 self._paths[number], self._parents[number] = path, parent
                 self._works.learn(module, number)
-                if place := forward_of(type(module)):
-                    self._source.tape.class_lines[kind] = place
                 if module._buffers:
                     self._source.constants.hold(module._buffers.values())
                 for parameter in module._parameters.values():

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from rooflight.hardware.network.collectives import kind_of
-from rooflight.records.account import Place
 from rooflight.records.assembly import Scope
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Session
 from rooflight.records.signature import AttributeValue, OpSignature
+from rooflight.sources.capture.lines import NO_LINE, CallingLines
 from rooflight.sources.capture.record.outside import OutsideBirths, foreign_memory
 from rooflight.sources.capture.record.schemas import known_int
 from rooflight.sources.capture.record.signatures import storage_of
@@ -36,9 +36,9 @@ class Touched:
 class Tape:
     """Append-only columns. They are plain arrays of ints, because every recorded op pays for each append.
 
-    Module, phase, direction and function are the same for several ops in a row, so an op stores one ``context`` number
-    for the four. The signature has how many storages an op reads and writes; their ids follow each other in
-    ``touched``, those read before those written.
+    Module, phase, direction, function and calling line are the same for several ops in a row, so an op stores one
+    ``context`` number for the five. The signature has how many storages an op reads and writes; their ids follow each
+    other in ``touched``, those read before those written.
     """
 
     def __init__(self) -> None:
@@ -46,11 +46,11 @@ class Tape:
         self._signatures: dict[tuple[int, int, int], tuple[int, OpSignature]] = {}
         self._refined: dict[tuple[int, tuple[tuple[str, AttributeValue], ...]], int] = {}
         self._modules: dict[tuple[str, str], int] = {}  # (path, class) -> number
-        self.class_lines: dict[str, Place] = {}
         self._phases: dict[str, int] = {}
         self._functions: dict[str, int] = {}
-        self._contexts: dict[tuple[int, int, int, int], int] = {}
-        self._context_rows = array("i")  # the same in the order of their numbers, four ints each
+        self.lines = CallingLines()
+        self._contexts: dict[tuple[int, int, int, int, int], int] = {}
+        self._context_rows = array("i")  # the same in the order of their numbers, five ints each
         self.signatures = array("i")
         self.contexts = array("i")
         self.touched = array("i")
@@ -88,12 +88,12 @@ class Tape:
         """The number of a torch function in the session's table."""
         return self._functions.setdefault(name, len(self._functions))
 
-    def context(self, module: int, phase: int, direction: int, function: int) -> int:
-        """The number of a module, phase, direction and function together."""
-        key = (module, phase, direction, function)
+    def context(self, module: int, phase: int, direction: int, function: int, line: int = NO_LINE) -> int:
+        """The number of a module, phase, direction, function and line together."""
+        key = (module, phase, direction, function, line)
         number = self._contexts.get(key)
         if number is None:
-            number = len(self._context_rows) // 4
+            number = len(self._context_rows) // 5
             self._context_rows.extend(key)
             self._contexts[key] = number
         return number
@@ -141,11 +141,11 @@ class Tape:
             self.births.read(known[1], memory)
             return known[1]
         count, births = len(self.storage_bytes), self.births
-        module, phase, direction, function = self._context_rows[4 * context : 4 * context + 4]
+        module, phase, direction, function, line = self._context_rows[5 * context : 5 * context + 5]
         shared = self._exported_at(memory.data_ptr()) if self._exported else None
         number = self.new_storage(address, memory.nbytes(), tensor) if shared is None else shared
         self.remember_foreign(memory, number)
-        place = Scope(module=module, phase=phase, direction=direction, function=function)
+        place = Scope(module=module, phase=phase, direction=direction, function=function, place=line)
         if number >= count and births.may_be_one(memory, place, made=made):
             births.add(memory, tensor, storage=number, before=len(self), place=place)
         return number
@@ -280,7 +280,7 @@ class Tape:
         """The columns so far as an immutable session."""
         self.mend()
         count = len(self.signatures)
-        table = np.array(self._context_rows, dtype=np.int32).reshape(-1, 4).T
+        table = np.array(self._context_rows, dtype=np.int32).reshape(-1, 5).T
         contexts = np.array(self.contexts, dtype=np.int32)
         numbers = np.array(self.signatures, dtype=np.int32)
         touched = np.array(self.touched, dtype=np.int32)
@@ -298,14 +298,15 @@ class Tape:
         return Session(
             signatures=tuple(distinct),
             modules=tuple(starmap(_module_entry, self._modules)),
-            class_lines=dict(self.class_lines),
             phases=tuple(self._phases),
             functions=tuple(self._functions),
+            places=self.lines.places,
             columns=Columns(
                 signature=unique.take(numbers),
                 module=table[0].take(contexts),
                 phase=table[1].take(contexts),
                 function=table[3].take(contexts),
+                place=table[4].take(contexts),
                 direction=table[2].astype(np.int8).take(contexts),
                 parent=parent,
                 read_offsets=_offsets(counts[:, 0]),

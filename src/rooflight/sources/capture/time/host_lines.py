@@ -7,23 +7,26 @@ thread's CPU clock at each sample. It runs in steps of its own; those that are t
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, Final
 
+from msgspec import structs
+
+from rooflight.records.account import Place
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.own_code import is_users, place_in
+from rooflight.sources.capture.own_code import is_users, place_at
+from rooflight.sources.capture.time.ticks import Ticks
 
 INTERVAL_S: Final = 1e-3
 LEAST_S: Final = 0.1
 """Steps are sampled for at least so long."""
 _MOST_LINES: Final = 12
 _MOST_STEPS: Final = 50
-_SWITCH_S: Final = 2e-4  # a thread that runs Python gives the lock up so often, so that samples are on time
 
 _WITHIN: Final = (
     ("multiprocessing/popen_", Within.STARTING),
@@ -36,12 +39,16 @@ _WITHIN: Final = (
     ("torch/utils/checkpoint.py", Within.CHECKPOINTING),
     ("torch/autograd/", Within.BACKWARD),
     ("multiprocessing/", Within.PROCESS),
+    *((part, Within.TEXT) for part in ("torch/_tensor_str.py", "/logging/", "/json/", "arrayprint.py", "/tqdm/")),
+    *((part, Within.FILES) for part in ("npyio", "/csv.py", "/zipfile", "/gzip.py", "/tarfile.py", "/pathlib")),
+    ("/copy.py", Within.COPYING),
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
 _IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
 Key = tuple[CodeType | None, int, Within]
+"""Code, the instruction in it, and what library code that is in."""
 
 
 class HostLines:
@@ -56,20 +63,18 @@ class HostLines:
         self._found: dict[Key, list[float]] = {}
         self._places: dict[CodeType, Within | None] = {}
         self._unsure: list[tuple[list[float], float]] = []
+        self._wall = self._awake = 0.0
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Sample until the end of the block, however it ends."""
-        stop, before = threading.Event(), sys.getswitchinterval()
-        thread = threading.Thread(target=self._run, args=(stop,), name="rooflight host lines", daemon=True)
-        sys.setswitchinterval(_SWITCH_S)
-        thread.start()
+        ticks = Ticks(self._sample, self._interval_s, hurry=True)
+        self._wall, self._awake = time.perf_counter(), self._awake_s()
+        ticks.start()
         try:
             yield
         finally:
-            stop.set()
-            thread.join()
-            sys.setswitchinterval(before)
+            ticks.stop()
             self.close()
 
     def close(self) -> None:
@@ -84,15 +89,11 @@ class HostLines:
         seconds, asleep_s = ({key: both[at] / steps for key, both in self._found.items()} for at in (0, 1))
         return longest_lines(seconds, asleep_s)
 
-    def _run(self, stop: threading.Event) -> None:
-        wall, awake = time.perf_counter(), self._awake_s()
-        while not stop.wait(self._interval_s):
-            frame = sys._current_frames().get(self._thread)
-            key = None if frame is None else self.key(frame)  # before a file is read, in which the thread goes on
-            now, then = time.perf_counter(), self._awake_s()
-            if key is not None:
-                self.take(key, now - wall, then - awake)
-            wall, awake = now, then
+    def _sample(self, frame: FrameType) -> None:
+        key = self.key(frame)  # before a file is read, in which the thread goes on
+        now, awake = time.perf_counter(), self._awake_s()
+        self.take(key, now - self._wall, awake - self._awake)
+        self._wall, self._awake = now, awake
 
     def take(self, key: Key, wall_s: float, awake_s: float) -> None:
         """A sample: where the thread is, and for how long it was awake since the one before. A wait for a CPU is told
@@ -127,7 +128,7 @@ class HostLines:
                 within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
-                return each.f_code, each.f_lineno, within or self._called_by(each.f_back)
+                return each.f_code, each.f_lasti, within or self._called_by(each.f_back)
             within, each = within or place, each.f_back  # type: ignore[assignment]
         return None, 0, within
 
@@ -151,18 +152,19 @@ class HostLines:
 
 
 def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
-    """The lines that took longest."""
-    found = (
-        HostLine(
-            where=None if code is None else place_in(code, line),
-            within=within,
-            seconds=its_s,
-            asleep_s=asleep_s[code, line, within],
+    """The lines that took longest, each with the call that took most of it."""
+    found: dict[tuple[Place | None, Within], HostLine] = {}
+    for key in sorted(seconds, key=lambda key: -seconds[key]):
+        code, instruction, within = key
+        if seconds[key] <= 0:
+            break
+        place = None if code is None else place_at(code, instruction)
+        line = place and structs.replace(place, calls="")
+        first = found.get((line, within), HostLine(where=place, within=within, seconds=0.0, asleep_s=0.0))
+        found[line, within] = replace(
+            first, seconds=first.seconds + seconds[key], asleep_s=first.asleep_s + asleep_s[key]
         )
-        for (code, line, within), its_s in seconds.items()
-        if its_s > 0
-    )
-    return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_LINES])
+    return tuple(sorted(found.values(), key=lambda each: -each.seconds)[:_MOST_LINES])
 
 
 def host_lines(step: Callable[[], Any], least: int, *, again: bool = True) -> tuple[tuple[HostLine, ...], list[float]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from math import prod
 from statistics import fmean
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -29,7 +30,8 @@ _Calls = Counter[tuple[str, _Shapes, _Shapes]]
 
 
 def same_calls(session: Session, again: Session) -> float | None:
-    """The share of calls that two recordings have in common: the same op with the same shapes and dtypes.
+    """The share of calls that two recordings have in common: the same op with the same shapes and dtypes. Where sizes
+    are drawn anew in each step, the share of what each op moves, if that and the number of its calls are more alike.
 
     It is a share of the longer recording, so that a step is not the same as a part of it. Views do not count, since
     their number depends on the dispatch modes that are active. None if the first has nothing but views.
@@ -37,7 +39,22 @@ def same_calls(session: Session, again: Session) -> float | None:
     ours, theirs = _calls(session), _calls(again)
     if not ours:
         return None
-    return (ours & theirs).total() / max(ours.total(), theirs.total())
+    whole = _common(ours, theirs)
+    by_op = [_by_op(each) for each in (ours, theirs)]
+    return max(whole, min(_common(*pair) for pair in zip(*by_op, strict=True)))
+
+
+def _common(ours: Counter[Any], theirs: Counter[Any]) -> float:
+    return (ours & theirs).total() / max(ours.total(), theirs.total(), 1)
+
+
+def _by_op(calls: _Calls) -> tuple[Counter[str], Counter[str]]:
+    """How often each op was called, and the elements that its tensors had in sum."""
+    count, elements = Counter[str](), Counter[str]()
+    for (name, inputs, outputs), times in calls.items():
+        count[name] += times
+        elements[name] += times * sum(prod(shape) for shape, _ in (*inputs, *outputs))
+    return count, elements
 
 
 def _calls(session: Session) -> _Calls:

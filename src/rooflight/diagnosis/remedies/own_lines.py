@@ -1,0 +1,108 @@
+"""Own lines: what the program's own Python waits for or computes, between ops and before steps."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import Evidence
+from rooflight.records.account import Cause
+from rooflight.records.quantity import Quantity
+from rooflight.records.timeline import HostLine, Within
+from rooflight.roofline.account.times import WAITS
+
+ASLEEP: Final = Remedy(
+    id="asleep",
+    title="the host sleeps or waits",
+    short="no sleep or lock in the loop",
+    rest="read ahead, or wait in another thread",
+)
+HOST: Final = Remedy(
+    id="host-code",
+    title="the program's own lines",
+    short="do it once, outside the loop",
+    rest="vectorized, by tensor ops on all at once; in another process or thread; or every N steps, and only where "
+    "somebody reads it",
+)
+_TEXT: Final[Mapping[str, Any]] = {
+    "title": "the program makes text of numbers",
+    "short": "every N steps, and only if it is read",
+    "rest": "under isEnabledFor, or lazily by the logger: log.debug('%s', x)",
+}
+_FILES: Final[Mapping[str, Any]] = {
+    "title": "the program reads or writes files",
+    "short": "less often, and in binary (np.save)",
+    "rest": "read once and kept; written in another thread",
+}
+_COPYING: Final[Mapping[str, Any]] = {
+    "title": "objects are copied",
+    "short": "copy once, no deepcopy in the loop",
+    "rest": "or update in place, the tensors alone (copy_, torch._foreach_copy_)",
+}
+_COLLECTING: Final[Mapping[str, Any]] = {
+    "title": "memory is collected by hand",
+    "short": "no gc.collect() in the loop",
+    "rest": "nor empty_cache(): Python and torch free what nobody holds",
+}
+_OF_CALLS: Final = (
+    (re.compile(r"^gc\.collect|empty_cache|malloc_trim"), _COLLECTING),
+    (re.compile(r"deepcopy"), _COPYING),
+    (re.compile(r"(^|\.)(print|debug|info|warning|format|dumps|repr|str|tolist)$"), _TEXT),
+    (re.compile(r"(^|\.)(open|write|writelines|flush|fsync|save\w*|dump|to_csv|read\w*|loadtxt|load)$"), _FILES),
+)
+"""What a line calls, as it is written there, and what helps against that."""
+_WITHIN: Final = {Within.TEXT: _TEXT, Within.FILES: _FILES, Within.COPYING: _COPYING}
+_ASLEEP: Final = 0.7
+
+
+def at_line(line: HostLine | None) -> str:
+    """A line in words; that of no line of the program is a library's."""
+    return str(line.where) if line is not None and line.where else "a library"
+
+
+def remedy_of(line: HostLine | None) -> Remedy:
+    """What helps against a line in which Python runs, by what it calls."""
+    calls = line.where.calls if line is not None and line.where else ""
+    words = _WITHIN.get(line.within) if line is not None else None
+    words = words or next((each for pattern, each in _OF_CALLS if pattern.search(calls)), {})
+    return replace(HOST, **words)
+
+
+def own_lines(facts: Facts) -> Iterable[Draft]:
+    """What the program's own lines wait for, or compute in Python, between ops and before steps."""
+    of = facts.of
+    slept_s, busy_s, line = _between_ops(of) if of.on_cpu and of.measured else (0.0, 0.0, None)
+    before = of.before
+    sleeping = [(slept_s, line), *((each.asleep_s, each) for each in before)]
+    busy = [(busy_s, line), *((each.seconds - each.asleep_s, each) for each in before if each.where)]
+    for cause, lines, share, what in (
+        (Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
+        (Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
+    ):
+        lost_s = sum(seconds for seconds, _ in lines)
+        longest = max(lines, key=lambda each: each[0])[1]
+        remedy = ASLEEP if cause is Cause.ASLEEP else remedy_of(longest)
+        where = " between ops" if before == () and remedy is not ASLEEP else ""
+        text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(longest)}"
+        yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
+
+
+def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
+    """Seconds between ops asleep, or in which Python runs, and the line where most of them were."""
+    known_s = of.in_library(*WAITS)[0]
+    own = [line for line in of.lines if line.within not in WAITS]
+    # to be sampled takes a thread a little time, too: a line that sleeps does hardly anything else
+    ran = 1 - of.held_up_s / of.step_s  # the share of time that other programs left
+    sleeping = [line for line in own if line.asleep_s > _ASLEEP * ran * line.seconds]
+    all_asleep_s = sum(line.asleep_s for line in own)
+    slept_s = of.asleep_s * sum(line.asleep_s for line in sleeping) / all_asleep_s if all_asleep_s else 0.0
+    if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
+        return slept_s, 0.0, max(sleeping, key=lambda each: each.asleep_s)
+    busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
+    return (0.0, busy_s, of.own_lines[0]) if of.own_lines else (0.0, 0.0, None)
+
+
+RULES: Final = (own_lines,)
