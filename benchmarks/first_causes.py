@@ -4,8 +4,9 @@
 
 The programs of ``tests/diagnosis/authored`` were written by two authors who had not read the rules; what is right is in
 each one's ``TRUTH``. A function is diagnosed (``make_step``), a script runs under ``rooflight run``. A row is right in
-its cause if a pattern of ``says`` is in its words, in its place if its first line is one of ``lines``, in its remedy if
-a pattern of ``remedy`` is in what helps. Of healthy programs no finding may cost over 5 % of an iteration.
+its cause if a pattern of ``says`` is in its words, in its place if its first line, or the caller's that stands beside
+it, is one of ``lines``, in its remedy if a pattern of ``remedy`` is in what helps. Of healthy programs no finding may
+cost over 5 % of an iteration.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def judged(path: Path):
     lines = {number for number, content in numbered for part in right["lines"] if part in content}
     for each in rows:
         each["cause"] = matches(right["says"], " ".join((each["why"], each["function"], each["calls"])))
-        each["place"] = each["file"].endswith(path.name) and each["line"] in lines
+        shown = {f"{each['file']}:{each['line']}", each["caller"]}
+        each["place"] = any(f"{path.parent.name}/{path.name}:{line}" in shown for line in lines)
         each["remedy"] = matches(right["remedy"], each["helps"])
     return (
         row
@@ -108,7 +110,7 @@ def of_spot(spot):
 
 def place_of(row):
     """The first line that a row is at, as the screen shows it."""
-    names = ("file", "line", "function", "calls")
+    names = ("file", "line", "function", "calls", "caller")
     place = next((place for place in row["where"] if place["line"]), {"line": 0})
     return {name: place.get(name, "") for name in names}
 

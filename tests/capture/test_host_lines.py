@@ -97,7 +97,7 @@ def test_a_wait_for_a_cpu_is_no_sleep_though_it_is_told_late():
         (3, 0.004, 0.0),  # asleep
         (3, 0.001, 0.001),
     ):
-        lines.take((codes[line], 0, Within.ITSELF), wall_s, awake_s)
+        lines.take((codes[line], 0, Within.ITSELF, None, 0), wall_s, awake_s)
     asleep_s = {int(line.where.file.strip("/")[0]): line.asleep_s for line in lines.lines(1)}
     assert asleep_s == pytest.approx({1: 0.0, 2: 0.0, 3: 0.004}, abs=1e-9)
 

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from rooflight.costs.cost import Uncosted
 from rooflight.diagnosis.touched import Touched, numbers
-from rooflight.records.account import Place
+from rooflight.records.account import Place, hottest
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
@@ -117,7 +117,9 @@ class Evidence(Times):
         many numbers there are.
         """
         session, columns = self.session, self.session.columns
-        line, module = (column[self.records].astype(np.int64) for column in (columns.place, columns.module))
+        lines: dict[tuple[str, int], int] = {("", 0): 0}
+        line_of = np.array([lines.setdefault((each.file, each.line), len(lines)) for each in session.places], np.int64)
+        line, module = line_of[columns.place[self.records]], columns.module[self.records]
         classes: dict[str, int] = {}
         class_of = np.array([classes.setdefault(each.class_name, len(classes)) for each in session.modules], np.int64)
         ops, names = self.analysis.labels("op")
@@ -149,7 +151,7 @@ class Evidence(Times):
             if not place:
                 place = structs.replace(place, function=session.functions[function])
             found[place] = found.get(place, 0.0) + float(seconds)
-        return tuple(sorted(filter(None, found), key=lambda place: -found[place])[:most])
+        return hottest({place: seconds for place, seconds in found.items() if place}, most)
 
     def places(self, calls: Iterable[int], most: int = 2) -> str:
         """The same in words: `` in Attention.forward (train.py:52), F.softmax``."""

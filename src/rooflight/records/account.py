@@ -113,7 +113,8 @@ def shown_path(file: str) -> str:
 
 class Place(Fields, frozen=True, kw_only=True):
     """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, what that line
-    ``calls``, as it is written there, or a ``module`` of the model by its class; empty and 0 where it is not known.
+    ``calls``, as it is written there, the line of the ``caller`` of that function (``train.py:112``), or a ``module``
+    of the model by its class; empty and 0 where it is not known.
     """
 
     file: str = ""
@@ -121,6 +122,7 @@ class Place(Fields, frozen=True, kw_only=True):
     function: str = ""
     module: str = ""
     calls: str = ""
+    caller: str = ""
 
     @property
     def at(self) -> str:
@@ -139,14 +141,30 @@ class Place(Fields, frozen=True, kw_only=True):
     @property
     def called_at(self) -> str:
         """``np.savetxt, train.py:52``."""
-        return ", ".join(filter(None, (self.calls, self.at)))
+        return ", ".join(filter(None, (self.calls, self.path)))
+
+    @property
+    def path(self) -> str:
+        """``tokens.py:52 from train.py:112``."""
+        return f"{self.at} from {self.caller}" if self.caller else self.at
 
     def __str__(self) -> str:
         calls = f"{self.calls} in {self.function}" if self.calls and self.function else self.calls or self.function
-        return ", ".join(filter(None, (calls, self.at or self.file))) or self.module
+        return ", ".join(filter(None, (calls, self.path or self.file))) or self.module
 
 
 NO_PLACE: Final = Place()
+
+
+def hottest(seconds: Mapping[Place, float], most: int) -> tuple[Place, ...]:
+    """The line of each function at which most of its time is, of the functions that have most; never the same twice."""
+    of_function: dict[tuple[str, str, str], float] = {}
+    longest: dict[tuple[str, str, str], Place] = {}
+    for place in sorted(seconds, key=lambda place: -seconds[place]):
+        key = place.file, place.function, place.module
+        of_function[key] = of_function.get(key, 0.0) + seconds[place]
+        longest.setdefault(key, place)
+    return tuple(longest[key] for key in sorted(of_function, key=lambda key: -of_function[key])[:most])
 
 
 class Row(Fields, frozen=True, kw_only=True):

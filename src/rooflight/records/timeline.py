@@ -359,15 +359,21 @@ class RunStep:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Between:
     """What lay between steps: seconds a step, in the mean of those that were not disturbed, and their ``share`` of such
-    a step and what lay before it. ``lines``: where the host's thread was meanwhile, by samples. ``workers``: processes
-    of the loader.
+    a step and what lay before it. ``seen``: before how many of how many steps there was some. ``lines``: where the
+    host's thread was meanwhile, by samples. ``workers``: processes of the loader.
     """
 
     name: str
     seconds: float
     share: float
+    seen: tuple[int, int] = (0, 0)
     lines: tuple[HostLine, ...] = ()
     workers: int = 0
+
+    @property
+    def each_s(self) -> float:
+        """Seconds of one of them."""
+        return self.seconds * self.seen[1] / self.seen[0] if self.seen[0] else self.seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,8 @@ def many_backwards(facts: Facts) -> Iterable[Draft]:
     count = np.bincount(of.signature, minlength=len(names))
     by_name: dict[str, int] = {}
     for name, calls in zip(names, count.tolist(), strict=True):
-        by_name[name] = by_name.get(name, 0) + calls
+        if calls:
+            by_name[name] = by_name.get(name, 0) + calls
     ratios = {
         name: by_name[name] / by_name[forward]
         for name in by_name

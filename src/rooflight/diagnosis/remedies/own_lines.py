@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.records.account import Cause
+from rooflight.records.account import Cause, Place, hottest
 from rooflight.records.quantity import Quantity
 from rooflight.records.timeline import HostLine, Within
 from rooflight.roofline.account.times import WAITS
@@ -47,10 +47,16 @@ _COLLECTING: Final[Mapping[str, Any]] = {
     "short": "no gc.collect() in the loop",
     "rest": "nor empty_cache(): Python and torch free what nobody holds",
 }
+_GROWING: Final[Mapping[str, Any]] = {
+    "title": "tensors are joined into new ones",
+    "short": "preallocate, and write in place",
+    "rest": "a ring buffer, or a list that is joined once at its end: to join copies all there is",
+}
 _OF_CALLS: Final = (
     (re.compile(r"^gc\.collect|empty_cache|malloc_trim"), _COLLECTING),
     (re.compile(r"deepcopy"), _COPYING),
-    (re.compile(r"(^|\.)(print|debug|info|warning|format|dumps|repr|str|tolist)$"), _TEXT),
+    (re.compile(r"(^|\.)(print|debug|info|warning|format|dumps|repr|str|f-string)$"), _TEXT),
+    (re.compile(r"(^|\.)(cat|stack|vstack|hstack|concat|concatenate)$"), _GROWING),
     (re.compile(r"(^|\.)(open|write|writelines|flush|fsync|save\w*|dump|to_csv|read\w*|loadtxt|load)$"), _FILES),
 )
 """What a line calls, as it is written there, and what helps against that."""
@@ -77,17 +83,32 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     slept_s, busy_s, line = _between_ops(of) if of.on_cpu and of.measured else (0.0, 0.0, None)
     before = of.before
     sleeping = [(slept_s, line), *((each.asleep_s, each) for each in before)]
-    busy = [(busy_s, line), *((each.seconds - each.asleep_s, each) for each in before if each.where)]
+    named = of.own_lines if busy_s else ()
+    sampled_s = sum(each.seconds for each in named)
+    busy = [(busy_s * each.seconds / sampled_s, each) for each in named]
+    busy += [(each.seconds - each.asleep_s, each) for each in before if each.where]
     for cause, lines, share, what in (
         (Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
         (Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
     ):
         lost_s = sum(seconds for seconds, _ in lines)
-        longest = max(lines, key=lambda each: each[0])[1]
+        longest = _hottest(lines)
         remedy = ASLEEP if cause is Cause.ASLEEP else remedy_of(longest)
         where = " between ops" if before == () and remedy is not ASLEEP else ""
         text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(longest)}"
         yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
+
+
+def _hottest(lines: Sequence[tuple[float, HostLine | None]]) -> HostLine | None:
+    """The longest line of the function in which most of such seconds are."""
+    seconds: dict[Place, float] = {}
+    by_place: dict[Place, HostLine] = {}
+    for its_s, line in lines:
+        if line is not None and line.where is not None and its_s > 0:
+            seconds[line.where] = seconds.get(line.where, 0.0) + its_s
+            by_place.setdefault(line.where, line)
+    first = next(iter(hottest(seconds, 1)), None)
+    return by_place[first] if first is not None else max(lines, key=lambda each: each[0], default=(0.0, None))[1]
 
 
 def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
@@ -102,7 +123,7 @@ def _between_ops(of: Evidence) -> tuple[float, float, HostLine | None]:
     if slept_s > 0.5 * max(0.0, of.long_gaps_s - known_s):
         return slept_s, 0.0, max(sleeping, key=lambda each: each.asleep_s)
     busy_s = of.gain(other_s=max(0.0, of.long_gaps_s - known_s - of.asleep_s))
-    return (0.0, busy_s, of.own_lines[0]) if of.own_lines else (0.0, 0.0, None)
+    return 0.0, busy_s if of.own_lines else 0.0, None
 
 
 RULES: Final = (own_lines,)

@@ -10,7 +10,7 @@ import numpy as np
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.timeline import IdleCause
+from rooflight.records.timeline import Between, IdleCause
 
 PAGEABLE: Final = Remedy(
     id="pageable-copy",
@@ -39,15 +39,15 @@ _MANY: Final = 4
 EVALUATION: Final = Remedy(
     id="evaluation",
     title="the script evaluates between steps",
-    short="evaluate half as often, or on less data",
-    rest="under torch.inference_mode(), with larger batches",
+    short="evaluate less often, or on less data",
+    rest="half as often gains what is predicted; under torch.inference_mode(), in larger batches, metrics by sorting",
     waste=False,
 )
 CHECKPOINT: Final = Remedy(
     id="checkpoint",
     title="the script writes checkpoints",
-    short="write checkpoints half as often",
-    rest="or in another thread: torch.distributed.checkpoint.async_save",
+    short="write checkpoints less often",
+    rest="half as often gains what is predicted; in another thread: torch.distributed.checkpoint.async_save",
     waste=False,
 )
 
@@ -55,16 +55,23 @@ CHECKPOINT: Final = Remedy(
 def checkpoints(facts: Facts) -> Iterable[Draft]:
     """Files that are written between steps, or in them."""
     lost_s = facts.of.analysis.account.seconds(Cause.CHECKPOINT)
-    text = f"{Quantity(lost_s, 's')} an iteration, in the mean"
+    text = next((_often(each) for each in facts.of.between if each.name == "checkpoint"), "")
+    text = f"{Quantity(lost_s, 's')} an iteration, in the mean{text}"
     yield from facts.waiting(CHECKPOINT, (Cause.CHECKPOINT,), lost_s, 0.5 * lost_s, text, 0.8)
+
+
+def _often(part: Between) -> str:
+    """How often a part lay between steps, and how long each was, in words."""
+    count, of = part.seen
+    return f": {count_of(count, 'time')} in {of:,} steps, {Quantity(part.each_s, 's')} each" if count else ""
 
 
 def evaluations(facts: Facts) -> Iterable[Draft]:
     """Evaluations between steps."""
-    run = facts.of.session.run
-    for each in run.between if run is not None else ():
+    for each in facts.of.between:
         if each.name == "evaluation":
             text = f"{Quantity(each.seconds, 's')} an iteration in the mean, {percent(each.share)} of the time"
+            text += _often(each)
             yield from facts.waiting(EVALUATION, (Cause.UNKNOWN,), each.seconds, 0.5 * each.seconds, text, 0.8)
 
 

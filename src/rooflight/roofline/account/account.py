@@ -5,7 +5,6 @@ One iteration is cut into pieces once; each sum over pieces, by whatever key, is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.records.account import REGIME_OF, REGIMES, Cause, Place, Regime, Row
+from rooflight.records.account import REGIME_OF, REGIMES, Cause, Place, Regime, Row, hottest
 from rooflight.records.document import Fields
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Int8, Int32, Int64
@@ -203,11 +202,11 @@ class Account:
         return tuple(sorted(found, key=lambda row: -row.seconds))
 
     def _places(self, cause: Cause) -> tuple[Place, ...]:
-        sums: Counter[Place] = Counter()
+        sums: dict[Place, float] = {}
         for each in self.pieces:
             if each.cause is cause and each.place is not None:
-                sums[each.place] += each.total_s  # type: ignore[assignment]
-        return tuple(place for place, _ in sums.most_common(_MOST_PLACES))
+                sums[each.place] = sums.get(each.place, 0.0) + each.total_s
+        return hottest(sums, _MOST_PLACES)
 
     def by(self, key: str) -> dict[str, float]:
         """Seconds by ``"cause"``, ``"phase"``, ``"layer"`` (class of module), ``"op"`` or ``"line"``, the longest

@@ -37,7 +37,7 @@ _HARDLY: Final = 0.25
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
 _INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
 _BACKENDS: Final = ("nccl:", "rccl:", "gloo:", "mpi:")
-OWN_CODE: Final = ("other", "run")
+OWN_CODE: Final = ("other", "run", "calls without gradients")
 """Names of what lies before a step that is the script's own; of a run without a step, all of it."""
 WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES, Within.SAVING)
 """What a line of the host may be in that is no op."""
@@ -232,14 +232,19 @@ class Times:
         return min(max(self._gaps_s, self.asleep_s), self.asleep_s + busy_s)
 
     def gaps_within(self, calls: Int64) -> float:
-        """Seconds of long gaps between such calls, but those in which the host waited."""
+        """Seconds of long gaps between such calls, but those in which the host waited, or ran other functions."""
         inside = np.zeros(len(self.records), dtype=np.bool_)
         inside[calls] = True
         places = np.flatnonzero(self.works)
         follows = places[1:][inside[places[1:]] & inside[places[:-1]]]
         waited_s = self.in_library(*WAITS)[0] + self.asleep_s
         known_s = max(0.0, self.long_gaps_s - waited_s)
-        return known_s * float(self._long_s[follows].sum()) / self._gaps_s if known_s else 0.0
+        called = np.unique(self.session.columns.place[self.records[calls]]).tolist()
+        functions = {(place.file, place.function) for place in map(self.session.places.__getitem__, called)}
+        own = [(line.where and (line.where.file, line.where.function), line.seconds) for line in self.own_lines]
+        total_s = sum(seconds for _, seconds in own)
+        share = sum(seconds for function, seconds in own if function in functions) / total_s if total_s else 1.0
+        return known_s * share * float(self._long_s[follows].sum()) / self._gaps_s if known_s else 0.0
 
     def _by_next(self, values: Float64) -> Float64:
         """Values of views, which serve the call after them, added to that one's."""

@@ -146,8 +146,8 @@ def _what(each: Finding | HotSpot) -> str:
 
 
 def _line(each: Finding | HotSpot) -> str | None:
-    """The first line of the program that a finding is at, ``train.py:31``."""
-    return next((place.at for place in each.where if place.line), None)
+    """The first line of the program that a finding is at, ``train.py:31``, and the line that calls its function."""
+    return next((place.path for place in each.where if place.line), None)
 
 
 def _interval(finding: Finding) -> str:

@@ -11,7 +11,8 @@ from rooflight.records.account import NO_PLACE, Place
 from rooflight.sources.capture.own_code import is_users, place_at
 
 NO_LINE: Final = 0
-_LIBRARY, _OWN, _ENGINE = range(3)
+_LIBRARY, _OWN, _ENGINE = 1, 2, 3
+_CALL: Final = 4  # frames at most from a function to its caller: a module has two between
 
 
 class CallingLines:
@@ -21,7 +22,7 @@ class CallingLines:
         # By id of code, all of which is kept: code objects hash all that they hold.
         self._kinds: dict[int, int] = {id(graph._engine_run_backward.__code__): _ENGINE}
         self._codes: list[CodeType] = []
-        self._numbers: dict[tuple[int, int], int] = {}  # by id of code and instruction
+        self._numbers: dict[tuple[int, int, int, int], int] = {}  # by id of code and instruction, the caller's too
         self._places: dict[Place, int] = {NO_PLACE: NO_LINE}
 
     def running(self, frame: FrameType | None) -> int:
@@ -33,18 +34,31 @@ class CallingLines:
             code = frame.f_code
             kind = kinds.get(id(code))
             if kind is None:
-                kind = kinds[id(code)] = _OWN if is_users(code.co_filename) else _LIBRARY
-                self._codes.append(code)
-            if kind:
-                key = id(code), frame.f_lasti
-                number = self._numbers.get(key) if kind == _OWN else NO_LINE
-                return self._meet(key, code) if number is None else number
+                kind = self._meet(code)
+            if kind != _LIBRARY:
+                return self._number(code, frame) if kind == _OWN else NO_LINE
             frame = frame.f_back
         return NO_LINE
 
-    def _meet(self, key: tuple[int, int], code: CodeType) -> int:
-        number = self._places.setdefault(place_at(code, key[1]), len(self._places))
-        self._numbers[key] = number
+    def _meet(self, code: CodeType) -> int:
+        self._codes.append(code)
+        kind = self._kinds[id(code)] = _OWN if is_users(code.co_filename) else _LIBRARY
+        return kind
+
+    def _number(self, code: CodeType, frame: FrameType) -> int:
+        caller, kinds = frame.f_back, self._kinds
+        for _ in range(_CALL):
+            if caller is None or (kinds.get(id(caller.f_code)) or self._meet(caller.f_code)) == _OWN:
+                break
+            caller = caller.f_back
+        else:
+            caller = None
+        outer = (0, 0) if caller is None else (id(caller.f_code), caller.f_lasti)
+        key = id(code), frame.f_lasti, *outer
+        number = self._numbers.get(key)
+        if number is None:
+            place = place_at(code, frame.f_lasti, caller.f_code if caller is not None else None, outer[1])
+            number = self._numbers[key] = self._places.setdefault(place, len(self._places))
         return number
 
     @property

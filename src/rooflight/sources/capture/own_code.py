@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sysconfig
+from dis import opname
 from itertools import islice
 from pathlib import Path
 from types import CodeType
@@ -28,6 +29,7 @@ def _working_folder() -> str:
 
 
 _INSTRUCTION: Final = 2  # bytes
+_MAKES_TEXT: Final = ("FORMAT_", "BUILD_STRING", "CONVERT_VALUE")
 _HERE: Final = _working_folder()
 
 
@@ -43,13 +45,24 @@ def shown(file: str) -> str:
 
 def place_in(code: CodeType, line: int | None) -> Place:
     """A line of a function; its first where the line is not known."""
-    return Place(file=shown(code.co_filename), line=line or code.co_firstlineno, function=code.co_qualname)
+    return Place(file=shown(code.co_filename), line=line or code.co_firstlineno, function=function_of(code))
 
 
-def place_at(code: CodeType, instruction: int) -> Place:
-    """The line of an instruction that runs, by its place in the code, and what it calls, if it calls something."""
+def function_of(code: CodeType) -> str:
+    """The function that code is of; a generator or lambda is of the function that it stands in."""
+    return code.co_qualname.partition(".<locals>.<")[0]
+
+
+def place_at(code: CodeType, instruction: int, caller: CodeType | None = None, called_at: int = 0) -> Place:
+    """The line of an instruction that runs, by its place in the code, what it calls, if it calls something, and the
+    line of that which called the function.
+    """
+    instruction = max(0, instruction)  # of a frame that has not begun it is -1
     found = next(islice(code.co_positions(), instruction // _INSTRUCTION, None), (None,) * 4)
-    return structs.replace(place_in(code, found[0]), calls=_called(code.co_filename, *found))
+    makes_text = any(part in opname[code.co_code[instruction]] for part in _MAKES_TEXT)
+    calls = "f-string" if makes_text else _called(code.co_filename, *found)
+    outer = "" if caller is None else place_at(caller, called_at).at
+    return structs.replace(place_in(code, found[0]), calls=calls, caller=outer)
 
 
 def _called(file: str, line: int | None, last: int | None, begin: int | None, end: int | None) -> str:

@@ -62,11 +62,11 @@ class Sampler:
             frames: Any = import_module("torch._C._dynamo.eval_frame")
             skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
             ours = Sampler._sample, Sampler._thin, *Ticks.of_a_tick, *HostLines.of_a_sample
-            for function in (*ours, own_code.is_users, self._evaluates):
+            for function in (*ours, own_code.is_users, own_code.function_of, self._evaluates):
                 frames.set_code_exec_strategy(function.__code__, skip)
 
     def _sample(self, frame: FrameType | None) -> None:
-        key = (None, 0, Within.ITSELF) if frame is None else self._stacks.key(frame)
+        key = (None, 0, Within.ITSELF, None, 0) if frame is None else self._stacks.key(frame)
         number = self._numbers.setdefault((key, self._evaluates()), len(self._numbers))
         ran_s, waited_s = self._stacks.clocks()
         self._samples.extend((time.perf_counter_ns(), number, int(ran_s * 1e9), int(waited_s * 1e9)))

@@ -151,6 +151,7 @@ class Steps:
             return ()
         waits = dict(zip(KNOWN, (each[places, 0] - each[places - 1, -1] for each in until), strict=True))
         parts = {name: float(each.sum()) for name, each in waits.items()}
+        seen = {name: int(np.count_nonzero(each)) for name, each in waits.items()}
         if len(places) > 2 and 2 * np.count_nonzero(waits["evaluation"]) > len(places):
             parts["calls without gradients"] = parts.pop("evaluation")  # before most steps: a teacher's, a rollout's
         gaps = float((begins[places, 0] - ends[places - 1, -1]).sum())
@@ -159,7 +160,12 @@ class Steps:
             float((ends[places, -1] - begins[places, 0]).sum()) if step_s is None else step_s * 1e9 * len(places)
         )
         return tuple(
-            Between(name=name, seconds=time / len(places) * 1e-9, share=time / whole)
+            Between(
+                name=name,
+                seconds=time / len(places) * 1e-9,
+                share=time / whole,
+                seen=(seen.get(name, len(places)), len(places)),
+            )
             for name, time in parts.items()
             if time > 0 and whole > 0
         )

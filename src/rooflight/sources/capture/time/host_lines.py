@@ -19,7 +19,7 @@ from msgspec import structs
 
 from rooflight.records.account import Place
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.own_code import is_users, place_at
+from rooflight.sources.capture.own_code import function_of, is_users, place_at
 from rooflight.sources.capture.time.ticks import Ticks
 
 INTERVAL_S: Final = 1e-3
@@ -47,8 +47,8 @@ _WITHIN: Final = (
 _IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
-Key = tuple[CodeType | None, int, Within]
-"""Code, the instruction in it, and what library code that is in."""
+Key = tuple[CodeType | None, int, Within, CodeType | None, int]
+"""Code, the instruction in it, what library code that is in, and the same of the caller's."""
 
 
 class HostLines:
@@ -128,9 +128,18 @@ class HostLines:
                 within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
-                return each.f_code, each.f_lasti, within or self._called_by(each.f_back)
+                return each.f_code, each.f_lasti, within or self._called_by(each.f_back), *self._caller(each)
             within, each = within or place, each.f_back  # type: ignore[assignment]
-        return None, 0, within
+        return None, 0, within, None, 0
+
+    def _caller(self, frame: FrameType) -> tuple[CodeType | None, int]:
+        """The line of the program's own that called a function of it."""
+        name, each = function_of(frame.f_code), frame.f_back
+        while each is not None:
+            if self._place(each.f_code) is None and function_of(each.f_code) != name:
+                return each.f_code, each.f_lasti
+            each = each.f_back
+        return None, 0
 
     def _called_by(self, frame: FrameType | None) -> Within:
         """What library code calls the program's line: the loader its dataset, checkpointing or backward a function."""
@@ -148,18 +157,18 @@ class HostLines:
             self._places[code] = None if is_users(file) else named
         return self._places[code]
 
-    of_a_sample = (key, _called_by, _place, clocks)
+    of_a_sample = (key, _caller, _called_by, _place, clocks)
 
 
 def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
     """The lines that took longest, each with the call that took most of it."""
     found: dict[tuple[Place | None, Within], HostLine] = {}
     for key in sorted(seconds, key=lambda key: -seconds[key]):
-        code, instruction, within = key
+        code, instruction, within, caller, called_at = key
         if seconds[key] <= 0:
             break
-        place = None if code is None else place_at(code, instruction)
-        line = place and structs.replace(place, calls="")
+        place = None if code is None else place_at(code, instruction, caller, called_at)
+        line = place and structs.replace(place, calls="", caller="")
         first = found.get((line, within), HostLine(where=place, within=within, seconds=0.0, asleep_s=0.0))
         found[line, within] = replace(
             first, seconds=first.seconds + seconds[key], asleep_s=first.asleep_s + asleep_s[key]
