@@ -69,3 +69,68 @@ def test_filters_so_long_that_transforms_do_less() -> None:
     long, short = nn.Conv1d(4, 4, 512, padding=256), nn.Conv1d(4, 4, 7)
     assert "long-filter" in found(lambda: long(x))
     assert "long-filter" not in found(lambda: short(x))
+
+
+def test_a_sort_for_a_few_values_and_a_sort_of_which_all_is_read() -> None:
+    x = torch.randn(64, 4096)
+    assert "sorted" in found(lambda: x.sort(-1).values[:, -1].mul(2))
+    assert "sorted" in found(lambda: x.sort(-1, descending=True).values[:, :8] * 2)
+    assert "sorted" not in found(lambda: x.sort(-1).values.mul(2))
+    assert "sorted" not in found(lambda: x.topk(8).values * 2)
+
+
+def test_an_inverse_that_is_only_multiplied() -> None:
+    a, b = torch.randn(128, 128) + 10 * torch.eye(128), torch.randn(128, 4)
+    assert "inverse" in found(lambda: torch.linalg.inv(a * 1) @ b)
+    assert "inverse" not in found(lambda: torch.linalg.solve(a * 1, b))
+    assert "inverse" not in found(lambda: torch.linalg.inv(a * 1).diagonal().sum())
+
+
+def test_elements_that_are_picked_and_put_back() -> None:
+    x = torch.randn(256, 256)
+
+    def puts_back() -> torch.Tensor:
+        out = x * 1
+        mask = out > 0
+        out[mask] = out[mask].sqrt()
+        return out.sum()
+
+    assert "picked-and-put-back" in found(puts_back)
+    assert "picked-and-put-back" not in found(lambda: torch.where(x > 0, x.abs().sqrt(), x).sum())
+    assert "picked-and-put-back" not in found(lambda: (x * 1)[x > 0] * 2)
+
+
+def test_pairs_that_are_only_reduced_and_pairs_that_are_used() -> None:
+    a, b = torch.randn(2048), torch.randn(1024)
+    assert "all-pairs" in found(lambda: (a[:, None] > b[None, :]).float().mean())
+    assert "all-pairs" in found(lambda: ((a[:, None] - b[None, :]) ** 2).sum(1))
+    assert "all-pairs" not in found(lambda: (-((a[:, None] - b[None, :]) ** 2)).exp() @ b)
+    assert "all-pairs" not in found(lambda: (a[:1000] - b[:1000]).abs().mean())
+
+
+def test_gradients_that_are_computed_again_and_again() -> None:
+    trunk, heads = nn.Sequential(nn.Linear(64, 64), nn.Tanh()), [nn.Linear(64, 4) for _ in range(5)]
+    x = torch.randn(32, 64)
+
+    def one_by_one() -> None:
+        y = trunk(x)
+        for head in heads:
+            head(y).square().sum().backward(retain_graph=True)
+
+    def together() -> None:
+        y = trunk(x)
+        sum(head(y).square().sum() for head in heads).backward()
+
+    def in_turns() -> None:
+        for _ in range(4):
+            heads[0](trunk(x)).square().sum().backward()
+
+    assert "many-backwards" in found(one_by_one)
+    assert "many-backwards" not in found(together)
+    assert "many-backwards" not in found(in_turns)
+
+
+def test_a_product_of_which_the_diagonal_is_read() -> None:
+    x = torch.randn(512, 64)
+    assert "unread" in found(lambda: (x @ x.T).diagonal().sqrt())
+    assert "unread" not in found(lambda: (x @ x.T) * 2)

@@ -194,7 +194,7 @@ class Launch:
         from rooflight.sources.traces.live import with_window
 
         others = watch.bystander.others() if watch.bystander is not None and "RANK" not in self.environment else None
-        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others, watch.sampler)
+        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others, watch.sampler, folder)
         if watch.forks and session.run is not None and session.run.step is None:
             self.watched.end()
             children = count_of(watch.forks, "child", "children")

@@ -41,13 +41,14 @@ def _tried(target: str, inputs: str | None, name: str) -> tuple[float, str]:
     import torch
 
     from rooflight.sources.workloads.outputs import compare, copied
-    from rooflight.sources.workloads.remedied import WHILE_MADE, changed
+    from rooflight.sources.workloads.remedied import WHILE_MADE, changed, modules_alive
     from rooflight.sources.workloads.targets import open_target
 
     def made(*, remedied: bool) -> Callable[[], Any]:
         torch.manual_seed(0)
+        others = modules_alive()
         run = open_target(target, inputs=inputs).run
-        return changed(name, run) if remedied else run
+        return changed(name, run, others) if remedied else run
 
     plain = made(remedied=False)
     torch.manual_seed(0)

@@ -116,7 +116,8 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     report = in_brief(report_of(first, found=found), path, " --predict")
     assert report.brief is not None
     tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
-    notes = (*report.brief.notes, *_notes(run.virtual, run.assumed))
+    eagerly = "The account and the findings are of its ops one by one, as eager mode runs them."
+    notes = (*[eagerly] * bool(rows[0].compiled_s), *report.brief.notes, *_notes(run.virtual, run.assumed))
     brief = replace(
         report.brief,
         tables=tables,
@@ -129,10 +130,11 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
 def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
     """What a step takes on one device."""
     totals, memory = analysis.totals, analysis.memory
-    wall, compiled, peak = totals.predicted_wall or totals.predicted, None, memory.peak_bytes
+    wall, peak = totals.predicted_wall or totals.predicted, memory.peak_bytes
+    compiled: tuple[float | None, ...] = (None, None, None)
     if virtual.compiled and totals.predicted:
         gain = predicted_gain(analysis, "default")
-        compiled = gain.compiled_s
+        compiled = gain.compiled_s, gain.eager_s / gain.speedup_high, gain.eager_s / gain.speedup_low
         if memory.followed:
             peak = min(peak, max(memory.compiled_least_bytes, compiled_peak(analysis.session, gain.work.stored)))
     return OnDevice(
@@ -141,7 +143,9 @@ def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
         step_s=wall.time_s if wall else None,
         step_low_s=wall.low_s if wall else None,
         step_high_s=wall.high_s if wall else None,
-        compiled_s=compiled,
+        compiled_s=compiled[0],
+        compiled_low_s=compiled[1],
+        compiled_high_s=compiled[2],
         bound_s=_bound_s(analysis),
         memory_bytes=peak,
         eager_memory_bytes=memory.peak_bytes,
@@ -209,15 +213,18 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
 
 
 def _devices(rows: Sequence[OnDevice]) -> Table:
-    compiled = ("compiled", "s", lambda row: row.compiled_s)
+    compiled = (
+        ("compiled", "s", lambda row: row.compiled_s),
+        ("90 % compiled", "", lambda row: _between(row.compiled_low_s, row.compiled_high_s)),
+    )
     return table(
         "on",
         "On devices that are not here",
         rows,
         ("device", "", lambda row: f"{row.gpus} × {row.device}" if row.gpus > 1 else row.device),
-        *([compiled] if any(row.compiled_s for row in rows) else []),
+        *(compiled if any(row.compiled_s for row in rows) else ()),
         ("eager", "s", lambda row: row.step_s),
-        ("90 %", "", _between),
+        ("90 %", "", lambda row: _between(row.step_low_s, row.step_high_s)),
         ("bound", "s", lambda row: row.bound_s),
         ("memory", "B", lambda row: row.memory_bytes),
         ("fits", "", lambda row: "yes" if row.fits else "no"),
@@ -225,10 +232,8 @@ def _devices(rows: Sequence[OnDevice]) -> Table:
     )
 
 
-def _between(row: OnDevice) -> str | None:
-    if row.step_low_s is None or row.step_high_s is None:
-        return None
-    return f"{Quantity(row.step_low_s, 's')} to {Quantity(row.step_high_s, 's')}"
+def _between(low_s: float | None, high_s: float | None) -> str | None:
+    return None if low_s is None or high_s is None else f"{Quantity(low_s, 's')} to {Quantity(high_s, 's')}"
 
 
 def _exchange(analysis: Analysis) -> Iterator[Table]:

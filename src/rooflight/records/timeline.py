@@ -360,7 +360,8 @@ class RunStep:
 class Between:
     """What lay between steps: seconds a step, in the mean of those that were not disturbed, and their ``share`` of such
     a step and what lay before it. ``seen``: before how many of how many steps there was some. ``lines``: where the
-    host's thread was meanwhile, by samples. ``workers``: processes of the loader.
+    host's thread was meanwhile, by samples. ``workers``: processes of the loader, ``inside``: where those were, all
+    together. ``again``: the first batch was the same in each epoch.
     """
 
     name: str
@@ -369,6 +370,8 @@ class Between:
     seen: tuple[int, int] = (0, 0)
     lines: tuple[HostLine, ...] = ()
     workers: int = 0
+    inside: tuple[HostLine, ...] = ()
+    again: bool = False
 
     @property
     def each_s(self) -> float:
@@ -403,7 +406,7 @@ class Assumed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
-    """A step on ``gpus`` of a device: predicted eager, nine times in ten between low and high, and compiled; its bound,
+    """A step on ``gpus`` of a device: predicted eager and compiled, each nine times in ten from low to high; its bound,
     fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, predicted where the program is
     compiled, ``eager_memory_bytes`` that of its ops one by one, and ``exchange_bytes`` what it sends.
     """
@@ -414,6 +417,8 @@ class OnDevice:
     step_low_s: float | None
     step_high_s: float | None
     compiled_s: float | None
+    compiled_low_s: float | None
+    compiled_high_s: float | None
     bound_s: float
     memory_bytes: int
     eager_memory_bytes: int

@@ -10,7 +10,7 @@ import numpy as np
 
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, Int64
 
@@ -40,6 +40,27 @@ TRAINING_MODE: Final = Remedy(
     short="model.eval()",
     rest="unless the randomness is wanted: dropout changes results, and keeps fused layers from being used",
     verify="no dropout in the step",
+)
+SORTED: Final = Remedy(
+    id="sorted",
+    title="all is sorted, and a few values are read",
+    short="amax, topk or kthvalue in place of sort",
+    rest="one value or k of them take one pass",
+    verify="no sort in the step",
+)
+INVERSE: Final = Remedy(
+    id="inverse",
+    title="a matrix is inverted, only to be multiplied",
+    short="torch.linalg.solve(a, b), not inv(a) @ b",
+    rest="or a factor that is kept: lu_factor and lu_solve, cholesky and cholesky_solve",
+    verify="no linalg_inv_ex in the step",
+)
+PICKED: Final = Remedy(
+    id="picked-and-put-back",
+    title="elements are picked by a mask and put back",
+    short="torch.where(mask, f(x), x)",
+    rest="all elements in one pass, without nonzero, index and index_put",
+    verify="no nonzero in the step",
 )
 PAIRS: Final = Remedy(
     id="all-pairs",
@@ -79,6 +100,7 @@ _FEW: Final = 4  # channels: for many a transform has as many products to make
 _HALF: Final = 0.5
 _MANY_PAIRS: Final = 16  # times the elements of the larger operand
 _LARGE: Final = 1 << 16  # elements
+_FEW_READ: Final = 0.125
 _AGAIN: Final = 2.5  # backward passes over one forward pass
 
 
@@ -190,6 +212,55 @@ def long_filters(facts: Facts) -> Iterable[Draft]:
     yield from facts.draft(LONG_FILTER, calls, text, gain_s=facts.spared(calls, 0.7), low=0.3)
 
 
+def sorted_for_few(facts: Facts) -> Iterable[Draft]:
+    """Sorts of whose results a small part is read."""
+    of = facts.of
+    calls = [call for call in of.named("aten::sort", "aten::argsort").tolist() if _share_read(of, call) < _FEW_READ]
+    text = f"{count_of(len(calls), 'sort')}, of {percent(_FEW_READ)} of the results at most are read{of.places(calls)}"
+    yield from facts.draft(SORTED, calls, text, gain_s=facts.spared(calls, 0.9))
+
+
+def _share_read(of: Evidence, call: int) -> float:
+    """The largest share of a result of a call that one later op reads; 1 where that is not known, or none reads it."""
+    sizes, shares = of.session.storage_bytes, list[float]()
+    for storage in of.writes[call]:
+        for reader in (each for each in of.readers[storage] if each > call and of.works[each]):
+            op, reads = of.op(reader), of.reads[reader]
+            known = len(reads) == len(op.inputs)
+            read = [tensor.nbytes for tensor, each in zip(op.inputs, reads, strict=False) if each == storage]
+            shares.append(sum(read) / max(1, int(sizes[storage])) if known else 1.0)
+    return max(shares, default=1.0)
+
+
+def inverses(facts: Facts) -> Iterable[Draft]:
+    """Inverses that products alone read."""
+    of = facts.of
+    calls = []
+    for call in of.named("aten::linalg_inv_ex", "aten::linalg_pinv").tolist():
+        readers = [each for each in of.readers[of.writes[call][0]] if each > call and of.works[each]]
+        calls += [call] * (bool(readers) and bool(of.products[readers].all()))
+    text = f"{count_of(len(calls), 'inverse')} that only products read{of.places(calls)}"
+    yield from facts.draft(INVERSE, calls, text, gain_s=facts.spared(calls, 0.6), low=0.3)
+
+
+def picked(facts: Facts) -> Iterable[Draft]:
+    """Elements picked by a mask, and written back by the same."""
+    of = facts.of
+    masks = of.named("aten::nonzero")
+    put = of.named("aten::index_put_", "aten::index_put", "aten::masked_scatter_", "aten::masked_scatter")
+    picking = of.named("aten::index", "aten::masked_select")
+    by = set(of.writes.of(masks).tolist() if len(masks) else ())
+    for call in picking.tolist():
+        pairs = zip(of.op(call).inputs, of.reads[call], strict=False)
+        by.update(storage for tensor, storage in pairs if tensor.dtype == "bool")
+    put, picking = (each[of.reads.by(by)[each]] if by else each[:0] for each in (put, picking))
+    if not len(put) or not len(picking):
+        return
+    calls = np.union1d(np.union1d(masks, put), picking)
+    text = f"{count_of(len(put), 'time')} elements are picked, and put back to where they came from{of.places(calls)}"
+    yield from facts.draft(PICKED, calls, text, gain_s=facts.spared(calls, 0.7), low=0.3)
+
+
 def all_pairs(facts: Facts) -> Iterable[Draft]:
     """Tensors of all pairs of two smaller ones that are computed with element by element, and then only reduced."""
     of = facts.of
@@ -254,4 +325,7 @@ def _forward_of(name: str, known: Collection[str]) -> str | None:
     return next((each for each in (plain, f"{plain}_forward", *_NAMED_OTHERWISE.get(plain, ())) if each in known), None)
 
 
-RULES: Final = (order, real_fft, all_pairs, many_backwards, decompositions, training_mode, long_filters)
+RULES: Final = (
+    order, real_fft, all_pairs, many_backwards, sorted_for_few, inverses, picked, decompositions, training_mode,
+    long_filters,
+)  # fmt: skip

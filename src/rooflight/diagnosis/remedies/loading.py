@@ -8,7 +8,7 @@ from typing import Final
 
 from rooflight.diagnosis.draft import LEAST, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
-from rooflight.diagnosis.remedies.own_lines import at_line
+from rooflight.diagnosis.remedies.own_lines import at_line, hottest_line
 from rooflight.records.account import Cause
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.timeline import HostLine, IdleCause, Within
@@ -33,8 +33,9 @@ _KEPT: Final = 0.5  # of the loading is taken to be left where data are prepared
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loading:
-    """``waits_s`` of an iteration for a batch, the rest of it takes ``rest_s``. The main thread slept such a share of
-    the waits; ``workers`` load, none of them if it does so itself. ``line``: where the dataset took longest.
+    """``waits_s`` of an iteration for a batch, the rest of it takes ``rest_s``. Who loads was such a share of its time
+    ``asleep``: ``workers``, or none of them if the main thread does so itself. ``loads_s``: what the workers took for a
+    batch, all together, where they were looked at. ``line``: where the dataset took longest.
     """
 
     waits_s: float
@@ -43,17 +44,18 @@ class Loading:
     workers: int
     line: HostLine | None
     evidence: str
+    loads_s: float = 0.0
 
     @property
     def batch_s(self) -> float:
         """What loading a batch takes one process."""
-        return self.workers * (self.waits_s + self.rest_s) if self.workers else self.waits_s
+        return self.loads_s or (self.workers * (self.waits_s + self.rest_s) if self.workers else self.waits_s)
 
     def with_workers(self, cores: int, threads: int, busy_cores: float) -> tuple[int, float]:
         """How many workers suffice, and seconds of an iteration with them: no less than the step, than a worker's share
         of the loading, and than the cores need for all that computes. ``busy_cores``: those that workers keep busy now.
         """
-        busy = min(1.0, busy_cores / self.workers) if self.workers else 1 - self.asleep
+        busy = min(1.0, busy_cores / self.workers) if self.workers and not self.loads_s else 1 - self.asleep
         least_s = max(self.rest_s, (self.rest_s * min(threads, cores) + self.batch_s * busy) / cores)
         takes = {count: max(least_s, self.batch_s / count) for count in range(1, _MOST_WORKERS + 1)}
         enough = min(takes.values()) * _AS_GOOD
@@ -65,12 +67,21 @@ def loading(of: Evidence) -> Loading | None:
     between = of.session.run.between if of.session.run is not None else ()
     for each in between:
         if each.name == "loader":
-            asleep_s = sum(line.asleep_s for line in each.lines)
+            lines = each.inside or each.lines
+            asleep_s = sum(line.asleep_s for line in lines)
             text = f"{Quantity(each.seconds, 's')} before each step, {percent(each.share)} of the time"
             text += f", with {count_of(each.workers, 'worker')} now" if each.workers else ""
-            return Loading(waits_s=each.seconds, rest_s=of.whole_s - each.seconds, workers=each.workers,
-                           asleep=asleep_s / (sum(line.seconds for line in each.lines) or 1.0),
-                           line=next((line for line in each.lines if line.where), None), evidence=text)  # fmt: skip
+            text += ", its first batch the same in each epoch" if each.again else ""
+            took_s = sum(line.seconds for line in lines)
+            return Loading(
+                waits_s=each.seconds,
+                rest_s=of.whole_s - each.seconds,
+                asleep=asleep_s / took_s if took_s else 0.0,
+                workers=each.workers,
+                line=hottest_line([(line.seconds, line) for line in lines]),
+                evidence=text,
+                loads_s=took_s if each.inside else 0.0,
+            )
     waits_s, asleep_s, line = of.in_library(Within.LOADER)
     if not waits_s:
         return None

@@ -92,14 +92,14 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
         (Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
     ):
         lost_s = sum(seconds for seconds, _ in lines)
-        longest = _hottest(lines)
+        longest = hottest_line(lines)
         remedy = ASLEEP if cause is Cause.ASLEEP else remedy_of(longest)
         where = " between ops" if before == () and remedy is not ASLEEP else ""
         text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(longest)}"
         yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
 
 
-def _hottest(lines: Sequence[tuple[float, HostLine | None]]) -> HostLine | None:
+def hottest_line(lines: Sequence[tuple[float, HostLine | None]]) -> HostLine | None:
     """The longest line of the function in which most of such seconds are."""
     seconds: dict[Place, float] = {}
     by_place: dict[Place, HostLine] = {}

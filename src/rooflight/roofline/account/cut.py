@@ -168,11 +168,12 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
 def _before(between: Sequence[Between], seen: int) -> Iterator[Pieces]:
     """What lies before a script's step: by line where samples tell."""
     for each in between:
-        if not each.lines:
+        lines = each.inside or each.lines
+        if not lines:
             cause = _BETWEEN.get(each.name, Cause.UNKNOWN)
             yield Pieces.waited(Cause.UNKNOWN if cause is Cause.PYTHON else cause, each.seconds, seen)
         else:
-            yield from of_lines(each.lines, each.seconds, seen, _BETWEEN.get(each.name, Cause.UNKNOWN))
+            yield from of_lines(lines, each.seconds, seen, _BETWEEN.get(each.name, Cause.UNKNOWN))
 
 
 def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = Cause.PYTHON) -> Iterator[Pieces]:

@@ -5,8 +5,9 @@ while the step is made and run. Each restores torch when its block ends.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from inspect import signature
 from typing import Any, Final
 
 
@@ -32,17 +33,23 @@ def _with_options(function: Callable[..., Any], change: Callable[[dict[str, Any]
 
 @contextmanager
 def fused_optimizer() -> Iterator[None]:
-    """Adam, AdamW, SGD and Adagrad are fused."""
+    """Optimizers that can be are fused; others, as RMSprop, work on lists of tensors."""
     import torch
 
-    def change(options: dict[str, Any]) -> None:
+    def fuse(options: dict[str, Any]) -> None:
         options.pop("foreach", None)
         options["fused"] = True
 
-    kinds = (torch.optim.SGD, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW)
+    def on_lists(options: dict[str, Any]) -> None:
+        options["foreach"] = True
+
     with ExitStack() as stack:
+        kinds: list[Any] = [each for each in vars(torch.optim).values() if isinstance(each, type)]
         for kind in kinds:
-            stack.enter_context(_replaced(kind, "__init__", _with_options(kind.__init__, change)))
+            options = signature(kind).parameters if "__init__" in vars(kind) else {}
+            change = fuse if "fused" in options else on_lists if "foreach" in options else None
+            if change is not None:
+                stack.enter_context(_replaced(kind, "__init__", _with_options(kind.__init__, change)))
         yield
 
 
@@ -132,15 +139,28 @@ WHILE_MADE: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
 """By finding, what is open while the step is made and run; the rest of a remedy is done to the step that was made."""
 
 
-def changed(finding: str, run: Callable[[], Any]) -> Callable[[], Any]:
-    """The step with what a remedy does once it is made. Raises ValueError where this step cannot have it."""
+def modules_alive() -> dict[int, Any]:
+    """All modules of the process by their id: a step of a user need not say which it runs."""
+    from torch import nn
+
+    # not isinstance, which asks dead weak references for their class
+    return {id(each): each for each in gc.get_objects() if issubclass(type(each), nn.Module)}
+
+
+def changed(finding: str, run: Callable[[], Any], others: Collection[int] = ()) -> Callable[[], Any]:
+    """The step with what a remedy does once it is made, to all modules but the ``others`` (by id). Raises ValueError
+    where this step cannot have it.
+    """
     import torch
     from torch import nn
 
+    modules = [each for number, each in modules_alive().items() if number not in others]
     if finding == "compile":
-        return torch.compile(run)
-    # a step of a user need not say which modules it runs
-    modules = [each for each in gc.get_objects() if isinstance(each, nn.Module)]
+        inside = {id(child) for module in modules for child in module.children()}
+        roots = [each for each in modules if id(each) not in inside]
+        for module in roots:  # and not the optimizer, nor what the program does beside the model
+            module.compile()
+        return run if roots else torch.compile(run)
     if finding == "channels-last":
         for module in modules:
             if isinstance(module, nn.Conv2d):

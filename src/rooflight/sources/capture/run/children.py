@@ -94,7 +94,7 @@ def write_part(finder: Any, watched: Watched, exit_code: int | None, sampler: Sa
     with suppress(Exception):  # the child's own work is done, and the parent says what it missed
         folder = Path(watched.folder)
         folder.mkdir(parents=True, exist_ok=True)
-        session = session_of(finder, watched.script, exit_code, watched.steps, sampler=sampler)
+        session = session_of(finder, watched.script, exit_code, watched.steps, sampler=sampler, folder=folder)
         session.save(folder / f"part-{os.getpid()}.session")
 
 

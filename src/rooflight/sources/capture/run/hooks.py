@@ -12,10 +12,12 @@ from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from rooflight.sources.capture.phases import subscribe
+from rooflight.sources.capture.run.workers import watch_workers
 
 if TYPE_CHECKING:
     from rooflight.sources.capture.run.finder import StepFinder
@@ -54,8 +56,10 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
         sys.meta_path.insert(0, WhenImported(name, then))
 
 
-def install(finder: StepFinder) -> None:
-    """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks."""
+def install(finder: StepFinder, folder: Path | None = None) -> None:
+    """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks.
+    Workers of loaders leave their lines in ``folder``.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
@@ -66,6 +70,8 @@ def install(finder: StepFinder) -> None:
     register_optimizer_step_post_hook(finder.optimizer_ended)
     _watch_backward(finder)
     _watch_loaders_and_checkpoints(finder)
+    if folder is not None:
+        watch_workers(folder)
     subscribe(finder.phase_changes)
     _hide_hook()
     finder.watch()
@@ -100,11 +106,15 @@ def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
 
     @wraps(following)
     def watched_next(self: Any) -> Any:
-        begin = finder.loader_begins(getattr(self, "_dataset", None), getattr(self, "_num_workers", 0))
+        data, first = getattr(self, "_dataset", None), not getattr(self, "_num_yielded", 1)
+        begin = finder.loader_begins(data, getattr(self, "_num_workers", 0))
         try:
-            return following(self)
+            batch = following(self)
         finally:
             finder.waits.fetched(begin)
+        if first:
+            finder.waits.begins_epoch(data, batch)
+        return batch
 
     @wraps(write)
     def watched_save(*args: Any, **kwargs: Any) -> Any:

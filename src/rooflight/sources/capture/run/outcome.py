@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.sampler import Sampler
 from rooflight.sources.capture.run.steps import APART, Steps
+from rooflight.sources.capture.run.workers import lines_of_workers
 from rooflight.sources.capture.time.kineto import op_times
 from rooflight.sources.capture.time.measure import MIN_JOINED, joined_share
 from rooflight.sources.capture.time.window import ITERATIONS, TRACE, Window
@@ -31,10 +33,11 @@ def session_of(
     limit: int | None,
     others: float | None = None,
     sampler: Sampler | None = None,
+    folder: Path | None = None,
 ) -> Session:
     """The session of a run that has ended; without records where no step could be recorded. At most ``limit`` steps
     after the skipped ones are timed, those like the recorded one. ``others``: the share of the CPU of other programs.
-    ``sampler`` saw what the host did.
+    ``sampler`` saw what the host did, and in ``folder`` is what workers of loaders saw.
     """
     finder.finish()
     kind, steps, caller, cycle = _found(finder)
@@ -62,7 +65,7 @@ def session_of(
     like = {sizes[place]} if place is not None and place < len(sizes) else set(sizes)
     timed = (undisturbed([each for each, size in enumerate(sizes) if size in like]) or counted)[:limit]
     between = steps.between(cycle, counted, float(took[timed].mean()) if timed else None)
-    between = tuple(replace(each, workers=finder.waits.workers) if each.name == "loader" else each for each in between)
+    between = tuple(_loaded(each, finder, folder, len(sizes)) if each.name == "loader" else each for each in between)
     sampler = sampler if sampler is not None and sampler.thread == finder.thread else None
     if sampler is not None:
         between = _with_lines(between, sampler, *steps.spans(cycle), np.array([each for each in counted if each]))
@@ -82,6 +85,13 @@ def session_of(
     if finder.window.profile is not None and same is None:
         return _of_a_device(session, finder.window, steps.iterations(cycle)[timed], others, host)
     return _with_times(session, took[timed], same, others, host)
+
+
+def _loaded(part: Between, finder: StepFinder, folder: Path | None, steps: int) -> Between:
+    """Waits for a loader, with what is known of its workers in so many steps."""
+    waits = finder.waits
+    inside = lines_of_workers(folder, max(1, steps)) if folder is not None and waits.workers else ()
+    return replace(part, workers=waits.workers, inside=inside, again=waits.again)
 
 
 def _with_lines(

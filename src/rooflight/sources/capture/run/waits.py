@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from time import perf_counter_ns
 
 
@@ -18,6 +19,7 @@ class Waits:
         self._training: set[int] = set()
         self._fetched: set[int] = set()  # since a step began, or an evaluation
         self._before: set[int] = set()  # that evaluation
+        self._firsts: dict[int, list[float]] = {}  # by data, the sum of the first batch of each epoch
 
     def known(self, now: int) -> tuple[int, int, int]:
         """Loader, evaluation and checkpoint until now."""
@@ -61,6 +63,20 @@ class Waits:
             self.last_event = perf_counter_ns()
             self.loader += self.last_event - begin
             self._others += self.last_event - begin if self.other_data_since else 0
+
+    def begins_epoch(self, data: object, batch: object) -> None:
+        """A loader of ``data`` gave the first ``batch`` of an epoch."""
+        with suppress(Exception):  # a batch of the program's own, whatever that does
+            while isinstance(batch, list | tuple | dict):
+                batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
+            if batch.device.type == "cpu":  # type: ignore[attr-defined]
+                self._firsts.setdefault(id(data), []).append(float(batch.double().sum()))  # type: ignore[attr-defined]
+
+    @property
+    def again(self) -> bool:
+        """Whether the first batch of what is trained on was the same in each of several epochs."""
+        found = [self._firsts.get(data, []) for data in self._training]
+        return any(len(sums) > 1 and len(set(sums)) == 1 for sums in found)
 
     def saved(self, begin: int) -> None:
         """The checkpoint of ``begin`` is written; within an evaluation it is none of that."""

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
 from rooflight.records.timeline import StepKind
@@ -56,7 +57,7 @@ class Watch:
         try:
             self.bystander = Bystander()
             self.finder = StepFinder(skip=watched.skip, only=watched.only, named=watched.named)
-            install(self.finder)
+            install(self.finder, Path(watched.folder))
             if self.sampler is not None:
                 self.sampler.skip_compiling()
             follow_spawned(watched)

@@ -44,6 +44,8 @@ _WITHIN: Final = (
     ("/copy.py", Within.COPYING),
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
+_GENERAL: Final = frozenset((Within.TEXT, Within.FILES, Within.COPYING))
+"""Of what a library calls, that library says more."""
 _IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
@@ -129,7 +131,9 @@ class HostLines:
             place = self._place(each.f_code)
             if place is None:
                 return each.f_code, each.f_lasti, within or self._called_by(each.f_back), *self._caller(each)
-            within, each = within or place, each.f_back  # type: ignore[assignment]
+            if place and (not within or (within in _GENERAL and place not in _GENERAL)):
+                within = place
+            each = each.f_back  # type: ignore[assignment]
         return None, 0, within, None, 0
 
     def _caller(self, frame: FrameType) -> tuple[CodeType | None, int]:
