@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import log
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
 
 _MOST_LAYERS: Final = 12
+_ALIKE: Final = 1.2  # gains of which the larger is so many times the other
 _OUTDONE: Final = 2.5  # tuning that gains so many times what mending does comes first
 
 
@@ -53,7 +55,8 @@ def diagnose(analysis: Accounted) -> Diagnosis:
 
 
 def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
-    by_gain = sorted(drafts, key=lambda draft: (not draft.low_s, -draft.gain_s))  # what may gain nothing comes last
+    # what may gain nothing comes last; of gains that noise would let change places the rule decides that comes first
+    by_gain = sorted(drafts, key=lambda draft: (not draft.low_s, -round(log(max(draft.gain_s, 1e-12), _ALIKE))))
     waste = [draft for draft in by_gain if draft.remedy.waste]
     most = waste[0].gain_s if waste else 0.0
     first = [draft for draft in by_gain if not draft.remedy.waste and draft.gain_s > _OUTDONE * most]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 
@@ -93,9 +94,14 @@ SYNC: Final = Remedy(
     id="sync",
     title="the host waits for results of the device",
     short="no .item(), .cpu() or if on a tensor",
-    rest="nor nonzero() in the step: log every N steps, keep it on the device",
+    rest="nor nonzero() in the step: log every N steps, keep it on the device; validate_args=False for distributions",
     verify="fewer _local_scalar_dense in the step",
 )
+_WITHOUT_DEVICE: Final[Mapping[str, Any]] = {
+    "title": "results are read into Python one by one",
+    "short": "tensor ops, or one tolist() for all of them",
+    "rest": "no .item() or if on a tensor in the loop; log every N steps; validate_args=False for distributions",
+}
 
 
 def syncs(facts: Facts) -> Iterable[Draft]:
@@ -113,7 +119,8 @@ def syncs(facts: Facts) -> Iterable[Draft]:
     elif count >= _MANY:
         calls = np.flatnonzero(facts.values.for_syncs)
         text = f"the host reads {count_of(count, 'result')} a step; {count_of(len(calls), 'op')} serve that alone"
-        yield from facts.draft(SYNC, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
+        remedy = replace(SYNC, **_WITHOUT_DEVICE)
+        yield from facts.draft(remedy, calls, text, gain_s=facts.spared(calls, 0.9), regime=Regime.OVERHEAD)
 
 
 RULES: Final = (checkpoints, evaluations, of_a_trace, syncs)
