@@ -12,7 +12,7 @@ from rooflight.costs.cost import Uncosted
 from rooflight.diagnosis.touched import Touched, numbers
 from rooflight.records.account import Place, hottest
 from rooflight.records.record import Direction, StorageKind
-from rooflight.records.session import Flags, Int64
+from rooflight.records.session import KEPT, Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.account.times import Times
@@ -106,6 +106,29 @@ class Evidence(Times):
     def readers(self) -> Touched:
         """The calls that read each storage."""
         return self.reads.inverse(len(self.session.storage_bytes))
+
+    def share_read(self, call: int) -> float:
+        """Which share of a call's results later ops read, of 1 at most; 1 where the step may return them, or where it
+        is not known what is read.
+        """
+        lifetimes, writes = self.session.lifetimes, self.writes[call]
+        readers = [each for storage in writes for each in self.readers[storage] if each > call and self.works[each]]
+        freed = [int(lifetimes.freed[storage]) for storage in writes] if lifetimes is not None else [KEPT]
+        late = max(freed, default=KEPT) >= len(self.session) and max(readers, default=0) < self.last
+        if not readers or KEPT in freed or late:
+            return 1.0
+        read = 0
+        for reader in readers:
+            op, reads = self.op(reader), self.reads[reader]
+            if len(reads) != len(op.inputs):
+                return 1.0
+            read += sum(tensor.nbytes for tensor, each in zip(op.inputs, reads, strict=True) if each in writes)
+        return min(1.0, read / max(1, self.op(call).output_bytes))
+
+    @cached_property
+    def last(self) -> int:
+        """The last call that works."""
+        return int(np.flatnonzero(self.works).max(initial=0))
 
     def parameter_read(self, call: int) -> int | None:
         """A parameter that a call reads."""

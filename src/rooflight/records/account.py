@@ -74,7 +74,7 @@ WORDS: Final[Mapping[Cause, str]] = {
     Cause.LAUNCHES: "launches and dispatch",
     Cause.PYTHON: "the program's own lines",
     Cause.COMPILING: "compiling",
-    Cause.ALLOCATOR: "driver: allocating, loading kernels",
+    Cause.ALLOCATOR: "memory allocated and freed, kernels loaded",
     Cause.LOADER: "data loader",
     Cause.SUBPROCESS: "waiting for another process",
     Cause.CHECKPOINT: "writing a checkpoint",

@@ -215,21 +215,9 @@ def long_filters(facts: Facts) -> Iterable[Draft]:
 def sorted_for_few(facts: Facts) -> Iterable[Draft]:
     """Sorts of whose results a small part is read."""
     of = facts.of
-    calls = [call for call in of.named("aten::sort", "aten::argsort").tolist() if _share_read(of, call) < _FEW_READ]
+    calls = [call for call in of.named("aten::sort", "aten::argsort").tolist() if of.share_read(call) < _FEW_READ]
     text = f"{count_of(len(calls), 'sort')}, of {percent(_FEW_READ)} of the results at most are read{of.places(calls)}"
     yield from facts.draft(SORTED, calls, text, gain_s=facts.spared(calls, 0.9))
-
-
-def _share_read(of: Evidence, call: int) -> float:
-    """The largest share of a result of a call that one later op reads; 1 where that is not known, or none reads it."""
-    sizes, shares = of.session.storage_bytes, list[float]()
-    for storage in of.writes[call]:
-        for reader in (each for each in of.readers[storage] if each > call and of.works[each]):
-            op, reads = of.op(reader), of.reads[reader]
-            known = len(reads) == len(op.inputs)
-            read = [tensor.nbytes for tensor, each in zip(op.inputs, reads, strict=False) if each == storage]
-            shares.append(sum(read) / max(1, int(sizes[storage])) if known else 1.0)
-    return max(shares, default=1.0)
 
 
 def inverses(facts: Facts) -> Iterable[Draft]:

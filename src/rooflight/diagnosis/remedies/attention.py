@@ -80,9 +80,8 @@ def _keeps_weights(facts: Facts, softmaxes: Int64) -> bool:
         return False
     of = facts.of
     weights = of.writes.of(softmaxes[of.direction[softmaxes] == Direction.FORWARD])
-    last = int(np.flatnonzero(of.works).max(initial=0))
     # what only the end of the step frees may be a variable of the function that multiplied it last
-    late = [lifetimes.freed[each] >= len(of.session) and max(of.readers[each], default=0) < last for each in weights]
+    late = [lifetimes.freed[each] >= len(of.session) and max(of.readers[each], default=0) < of.last for each in weights]
     return bool(len(weights)) and bool(((lifetimes.freed[weights] == KEPT) | late).all())
 
 

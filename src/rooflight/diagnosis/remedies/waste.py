@@ -156,16 +156,18 @@ def unread(facts: Facts) -> Iterable[Draft]:
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:
     """Work of whose results only a part is read, as of a head over all tokens for the last one, or of a product for its
-    diagonal: what the fused bound leaves out of it.
+    diagonal: what the fused bound leaves out of it, and products.
     """
     of = facts.of
     if of.analysis.without_storages or not facts.values.known:
         return
     share = np.ones(len(of.session))
     for record, part in of.analysis.fusion.work.items():
-        share[record] = part
-    share = np.where(of.works & (facts.of.direction == Direction.FORWARD), share[of.records], 1.0)
-    calls = np.flatnonzero(share < _PART)
+        share[record] = part or 1.0
+    share = share[of.records]
+    for call in np.flatnonzero(of.products & (share == 1.0)).tolist():
+        share[call] = of.share_read(call)
+    calls = np.flatnonzero((share < _PART) & of.works & (of.direction == Direction.FORWARD))
     gain_s = facts.spared_alone(zip(calls.tolist(), (1 - share[calls]).tolist(), strict=True))
     if len(calls):
         text = (

@@ -161,7 +161,9 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     small = ((took_s < _SMALL * times.floor_s) | (bound_s < _LITTLE_S)) & (bound_s < _FAR * took_s)
     own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s, 0.0))
     yield from work(times, own_s, np.where(small, own_s, took_s), seen)
-    yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s, None, seen)
+    freeing_s = np.minimum(times.freeing_s, times.host_s)
+    yield Pieces.of_calls(Cause.ALLOCATOR, freeing_s, None, seen)
+    yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s - freeing_s, None, seen)
     yield from _between_ops(times, float(own_s[times.collectives].sum()), measurement.wall_samples_s)
 
 

@@ -27,6 +27,8 @@ from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.host import crosses
 
 LONG_GAP_S: Final = 1e-4  # between two ops of one thread: the Python of torch needs less
+_OF_SYSTEM_BYTES: Final = 1 << 20  # so large a tensor has pages of its own, which the system takes back
+_FREEING_S: Final = 1e-10  # a byte, at most
 _USUAL_GAP_S: Final = 1e-5
 USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
@@ -199,12 +201,30 @@ class Times:
         return found
 
     @cached_property
+    def _least_gaps(self) -> Float64:
+        """Before each call the shortest gap of profiled steps, in which another program hardly came between; 0 of one
+        that is no longer than is usual, with what was freed in it.
+        """
+        least = self._gaps.min(axis=0) - self._freeing_s
+        return np.asarray(np.where(least > LONG_GAP_S, least, 0.0))
+
+    @cached_property
     def _long_s(self) -> Float64:
         """Before each call, the views before it too, the gap in which the host did something else; 0 of a usual gap."""
-        if not len(self._gaps):
-            return np.zeros(len(self.records))
-        least = self._gaps.min(axis=0)  # another program hardly comes between in the same place of all steps
-        return self._by_next(np.where(least > LONG_GAP_S, least, 0.0))
+        return self._by_next(self._least_gaps) if len(self._gaps) else np.zeros(len(self.records))
+
+    @cached_property
+    def _freeing_s(self) -> Float64:
+        """Before each call, of the gap what it takes to give back the memory of tensors that were freed in it."""
+        lifetimes, freed = self.session.lifetimes, np.zeros(len(self.records))
+        if lifetimes is None or not len(self._gaps):
+            return freed
+        sizes: Float64 = self.session.storage_bytes.astype(np.float64)
+        large = (lifetimes.freed >= 0) & (sizes >= _OF_SYSTEM_BYTES)
+        before = np.searchsorted(self.records, lifetimes.freed[large])
+        inside = before < len(freed)
+        np.add.at(freed, before[inside], _FREEING_S * sizes[large][inside])
+        return np.asarray(np.minimum(freed, self._gaps.min(axis=0)))
 
     @property
     def _after_s(self) -> float | None:
@@ -266,8 +286,7 @@ class Times:
         rest_s = max(0.0, self._outside_s - self.long_gaps_s - self.held_up_s)
         if not len(self._gaps):
             return np.full(count, rest_s / max(1, count))
-        usual = np.median(self._gaps, axis=0)
-        usual = np.where(self._gaps.min(axis=0) > LONG_GAP_S, 0.0, usual)
+        usual = np.where(self._least_gaps > 0, self._freeing_s, np.median(self._gaps, axis=0))
         total = float(usual.sum())
         if self._after_s is not None:
             rest_s = min(rest_s, total + self._after_s)
@@ -387,6 +406,16 @@ class Times:
                 left_s = max(0.0, seconds - in_ops.pop((line.where.file, line.where.line), 0.0))
                 found.append(replace(line, seconds=left_s, asleep_s=line.asleep_s * scale))
         return tuple(sorted((line for line in found if line.seconds), key=lambda line: -line.seconds))
+
+    @cached_property
+    def freeing_s(self) -> Float64:
+        """On a CPU, of what the host takes for each call, what it takes to give memory back."""
+        if not len(self._gaps):
+            return np.zeros(len(self.records))
+        freed = self._freeing_s
+        gaps = np.where(self._least_gaps > 0, freed, np.median(self._gaps, axis=0))
+        share = np.divide(freed, gaps, out=np.zeros(len(freed)), where=gaps > 0)
+        return self._by_next(self.gaps_s * np.minimum(share, 1.0))
 
     def in_library(self, *within: Within) -> tuple[float, float, HostLine | None]:
         """Seconds of a step in such library code, those asleep of them, and the line where it was longest. Sampled
