@@ -59,6 +59,7 @@ _USUAL, _USUAL_BANDWIDTH, _KERNEL_S = 0.65, 0.85, 3e-6
 """Shares of a GPU's roofs that large products and copies reach, and what a kernel takes besides."""
 _HALF: Final = ("float16", "bfloat16")
 _SLOW: Final = 8.0
+_FAST, _MUCH_SLOWER = 1.5, 6.0  # a CPU with units for half precision; times what float32 would take there
 _MUCH: Final = 0.15
 _COPYING: Final = ("aten::clone", "aten::contiguous", "aten::cat", "aten::copy_", "aten::repeat", "aten::stack")
 
@@ -82,14 +83,8 @@ def half_on_cpu(facts: Facts) -> Iterable[Draft]:
     took_s = float(of.seconds[multiply].sum())
     as_float32_s = float(np.maximum(flops[of.signature[multiply]] / (0.6 * peak), of.floor_s).sum())
     roofs = device.calibrated.matrix_flops_per_s if device.calibrated is not None else {}
-    halves = [
-        roofs[name]
-        for name in _HALF
-        if name in roofs and any(t.dtype == name for op in of.ops(multiply) for t in op.inputs)
-    ]
-    if halves:  # the same share of its roof is reached in float32
-        as_float32_s = max(as_float32_s, took_s * min(halves) / peak)
-    if took_s < 1.5 * as_float32_s:
+    fast = any(roofs.get(name, 0.0) > _FAST * peak for name in _HALF)  # then small products are slow for another reason
+    if took_s < (_MUCH_SLOWER if fast else 1.5) * as_float32_s:
         return
     rest_s = 0.3 * (facts.spared(calls) - facts.spared(multiply))
     text = (

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from rooflight.costs.registry import traits_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
@@ -167,7 +168,8 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
     share = share[of.records]
     for call in np.flatnonzero(of.products & (share == 1.0)).tolist():
         share[call] = of.share_read(call)
-    calls = np.flatnonzero((share < _PART) & of.works & (of.direction == Direction.FORWARD))
+    by_part = of.where_op(traits_of(op).product or traits_of(op).fusable for op in of.session.signatures)
+    calls = np.flatnonzero((share < _PART) & by_part & of.works & (of.direction == Direction.FORWARD))
     gain_s = facts.spared_alone(zip(calls.tolist(), (1 - share[calls]).tolist(), strict=True))
     if len(calls):
         text = (

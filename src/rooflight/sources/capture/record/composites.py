@@ -260,7 +260,7 @@ class Composites:
         self, op: OpSignature, inputs: Sequence[Any], outputs: Sequence[Any], context: int | None = None
     ) -> int:
         source, tape = self._source, self._source.tape
-        place = source.context if context is None else context
+        place = source.context_now() if context is None else context
         reads: list[int] = []
         writes: list[int] = []
         starts: list[int] = []
