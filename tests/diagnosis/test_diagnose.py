@@ -399,7 +399,7 @@ def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None
     lines = {f"tests/diagnosis/test_diagnose.py:{number}" for number in range(first, first + 9)}
     report = in_brief(report_of(analysis := timed(session), found=diagnose(analysis)), "a.session")
     assert report.brief.conclusion.startswith("First: attention written out")
-    assert report.brief.table("findings").rows[0][1].rpartition(", ")[2] in lines
+    assert report.brief.table("findings").rows[0][1].rpartition(", ")[2].partition(" from ")[0] in lines
     (next_steps,) = report.brief.notes
     assert next_steps.startswith(
         "rooflight diagnose a.session has the evidence, rooflight analyze (the same) all tables"

@@ -97,7 +97,9 @@ def _findings(facts: Facts, drafts: Iterable[Draft]) -> Iterable[Finding]:
 
 
 def _where(facts: Facts, draft: Draft) -> tuple[Place, ...]:
-    """The lines and modules of a draft: of its calls, else of the rows of its causes."""
+    """The lines and modules of a draft: its own, of its calls, else of the rows of its causes."""
+    if draft.place is not None:
+        return (draft.place,)
     if len(draft.calls):
         return facts.of.where(draft.calls)
     rows = facts.of.analysis.account.rows

@@ -11,7 +11,7 @@ import numpy as np
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.touched import numbers
 from rooflight.diagnosis.values import Values
-from rooflight.records.account import REGIME_OF, Cause, Regime
+from rooflight.records.account import REGIME_OF, Cause, Place, Regime
 from rooflight.records.session import Int64
 from rooflight.roofline.account.account import Account
 from rooflight.roofline.distinct import distinct
@@ -52,7 +52,8 @@ class Remedy:
 class Draft:
     """``remedy`` would save ``gain_s``, of the ``lost_s`` that the cause takes; ``calls`` are those it spares. Their
     pieces of the account are what is lost, and those of ``causes``, which are in no call. ``beside``: calls of which it
-    spares some, which ones is not known. ``regime``: None for that of the calls.
+    spares some, which ones is not known. ``place``: the line that is to be changed, where one is known that no call is
+    at. ``regime``: None for that of the calls.
     """
 
     remedy: Remedy
@@ -65,6 +66,7 @@ class Draft:
     calls: Int64
     beside: Int64 = field(default_factory=lambda: NO_CALLS)
     causes: tuple[Cause, ...] = ()
+    place: Place | None = None
 
     @property
     def touched(self) -> Int64:
@@ -139,10 +141,11 @@ class Facts:
             )
 
     def waiting(
-        self, remedy: Remedy, causes: tuple[Cause, ...], lost_s: float, gain_s: float, evidence: str, low: float = 0.6
-    ) -> Iterable[Draft]:
-        """A draft of time that the pieces of such causes take."""
+        self, remedy: Remedy, causes: tuple[Cause, ...], lost_s: float, gain_s: float, evidence: str, low: float = 0.6,
+        place: Place | None = None,
+    ) -> Iterable[Draft]:  # fmt: skip
+        """A draft of time that the pieces of such causes take, mostly at a place."""
         if gain_s >= LEAST * self.of.whole_s > 0:
-            high_s = min(max(lost_s, 1.7 * gain_s), self.of.whole_s)
+            high_s = max(gain_s, min(max(lost_s, 1.7 * gain_s), self.of.whole_s))
             yield Draft(remedy=remedy, regime=REGIME_OF[causes[0]], evidence=evidence, lost_s=lost_s, gain_s=gain_s,
-                        low_s=low * gain_s, high_s=max(gain_s, high_s), calls=NO_CALLS, causes=causes)  # fmt: skip
+                        low_s=low * gain_s, high_s=high_s, calls=NO_CALLS, causes=causes, place=place)  # fmt: skip

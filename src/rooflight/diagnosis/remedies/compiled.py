@@ -11,7 +11,7 @@ from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.kernels import CONVOLUTIONS, CompiledWork
-from rooflight.records.account import Cause, Regime
+from rooflight.records.account import Cause, Place, Regime
 from rooflight.records.quantity import count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.timeline import IdleCause, Within
@@ -136,7 +136,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     if again:
         worst = max(again, key=lambda each: each.times)
         text = f"{worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
-        yield from _compiled_well(facts, RECOMPILES, text, in_torch_s, runs_eagerly=bool(limited))
+        yield from _compiled_well(facts, RECOMPILES, text, in_torch_s, runs_eagerly=bool(limited), place=worst.where)
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:
         text = f"{count_of(len(broken), 'graph break')}: {broken[0][:100]}"
@@ -144,7 +144,7 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
 
 
 def _compiled_well(
-    facts: Facts, remedy: Remedy, text: str, in_torch_s: float, *, runs_eagerly: bool
+    facts: Facts, remedy: Remedy, text: str, in_torch_s: float, *, runs_eagerly: bool, place: Place | None = None
 ) -> Iterable[Draft]:
     """What the step saves if torch's compiler keeps out of it; and where a part ``runs_eagerly``, which nothing
     measures, what compiling saves: whoever compiles it gains, so the middle of what is likely and what is possible.
@@ -156,7 +156,7 @@ def _compiled_well(
     # that it happened is known, however little is predicted to come of it
     yield Draft(remedy=remedy, regime=Regime.OVERHEAD, evidence=text, lost_s=max(gain_s, high), gain_s=gain_s,
                 low_s=0.5 * in_torch_s, high_s=min(of.step_s, max(1.2 * gain_s, in_torch_s + high)),
-                calls=NO_CALLS, causes=_COMPILED)  # fmt: skip
+                calls=NO_CALLS, causes=_COMPILED, place=place)  # fmt: skip
 
 
 RULES: Final = (compiling, graphs, compiled_again)

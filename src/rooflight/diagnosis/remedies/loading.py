@@ -112,15 +112,22 @@ def loader(facts: Facts) -> Iterable[Draft]:
     count, takes_s = found.with_workers(cores, threads, (others or 0.0) * cores)
     gain_s = found.waits_s + found.rest_s - takes_s
     text = f"{found.evidence}, {percent(found.asleep)} of it asleep: {at_line(found.line)}"
+    place = found.line.where if found.line is not None else None
     if count > found.workers and gain_s >= LEAST * of.whole_s:
         remedy = replace(LOADER, short=LOADER.short.replace("=N", f"={count}"))
         yield from facts.waiting(
-            remedy, (Cause.LOADER,), found.waits_s, gain_s, f"{text}; {count} would take {Quantity(takes_s, 's')}", 0.6
+            remedy,
+            (Cause.LOADER,),
+            found.waits_s,
+            gain_s,
+            f"{text}; {count} would take {Quantity(takes_s, 's')}",
+            0.6,
+            place,
         )
     else:
         prepared = replace(LOADER, title=f"{LOADER.title}, and more workers would not help",
                            short="prepare the data once and keep it", rest="or make its lines cheaper")  # fmt: skip
-        yield from facts.waiting(prepared, (Cause.LOADER,), found.waits_s, _KEPT * found.waits_s, text, 0.3)
+        yield from facts.waiting(prepared, (Cause.LOADER,), found.waits_s, _KEPT * found.waits_s, text, 0.3, place)
 
 
 def workers(facts: Facts) -> Iterable[Draft]:
@@ -131,7 +138,7 @@ def workers(facts: Facts) -> Iterable[Draft]:
     waited_s, _, _ = facts.of.in_library(Within.PROCESS, Within.LOADER)
     lost_s = started_s + waited_s
     text = f"{Quantity(lost_s, 's')} a step to start workers and to wait for their first batch: {at_line(line)}"
-    yield from facts.waiting(WORKERS, (Cause.LOADER, Cause.SUBPROCESS), lost_s, lost_s, text)
+    yield from facts.waiting(WORKERS, (Cause.LOADER, Cause.SUBPROCESS), lost_s, lost_s, text, place=line.where)
 
 
 RULES: Final = (workers, loader)

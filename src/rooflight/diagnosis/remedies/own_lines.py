@@ -96,7 +96,9 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
         remedy = ASLEEP if cause is Cause.ASLEEP else remedy_of(longest)
         where = " between ops" if before == () and remedy is not ASLEEP else ""
         text = f"{Quantity(lost_s, 's')} {of.each}{where} {what} {at_line(longest)}"
-        yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, 0.6 if remedy is ASLEEP else 0.5)
+        place = longest.where if longest is not None else None
+        low = 0.6 if remedy is ASLEEP else 0.5
+        yield from facts.waiting(remedy, (cause,), lost_s, share * lost_s, text, low, place)
 
 
 def hottest_line(lines: Sequence[tuple[float, HostLine | None]]) -> HostLine | None:

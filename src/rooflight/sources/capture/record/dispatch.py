@@ -215,7 +215,7 @@ class DispatchSource(Source):
         return context
 
     def _context_of_forward(self) -> int:
-        line = self.tape.lines.running(_getframe(2))
+        line = self.tape.lines.running(_getframe(1))
         if line != self.line:
             self.line = line
             self._mark()
@@ -233,7 +233,7 @@ class DispatchSource(Source):
         if self._steps and self._steps[-1][1] == _current_graph_task_id():  # a hook updates weights during backward
             return self.context
         module, function = self.module, self.function  # not 0 inside backward: checkpointing recomputes a module
-        line = self.tape.lines.running(_getframe(2))
+        line = self.tape.lines.running(_getframe(1))
         if not module:
             if sequence == NO_SEQUENCE:  # a gradient is added to that of a parameter
                 return self._backward_context_of(self.parameter_modules.get(id(node.variable), 0), function, line)
