@@ -115,4 +115,4 @@ def test_what_an_import_runs_is_not_named_by_the_library_that_it_imports(tmp_pat
         importlib.import_module("loads")
 
     lines, _ = host_lines(imports, least=3)
-    assert (lines[0].within, lines[0].where.function.rpartition(".")[2]) == (Within.ITSELF, "imports")
+    assert (lines[0].within, lines[0].where.function.rpartition(".")[2]) == (Within.IMPORTING, "imports")

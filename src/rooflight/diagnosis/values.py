@@ -48,7 +48,7 @@ class Values:
     @cached_property
     def constant(self) -> Flags:
         """Calls that compute from parameters and buffers that no op of the step writes, and from numbers, alone, and
-        whose results no other call writes into.
+        whose results no other call writes into; the same op at the same line never computes from anything else.
         """
         found, of = self._none.copy(), self._of
         if not self.known:
@@ -64,7 +64,13 @@ class Values:
                 same[storage] = fixed
         # what the step writes into can be kept by no buffer: it has to be made anew
         changed = of.writes.by([storage for storage, stays in enumerate(same) if not stays])
-        return found & of.works & ~of.collectives & ~changed
+        found &= of.works & ~of.collectives & ~changed
+        # the first turn of a loop, which begins with numbers: the others do the same with what it makes
+        columns = of.session.columns
+        turns = np.stack([of.signature, of.module, columns.place[of.records]], axis=1)
+        _, turn = np.unique(turns, axis=0, return_inverse=True)
+        varies = np.bincount(turn.ravel(), ~found, minlength=1) > 0
+        return np.asarray(found & ~varies[turn.ravel()]) if len(found) else found
 
     @cached_property
     def repeated(self) -> Flags:

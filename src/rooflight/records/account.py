@@ -67,7 +67,7 @@ WORDS: Final[Mapping[Cause, str]] = {
     Cause.FUSION: "bytes that fusion would save",
     Cause.SLOW_KERNELS: "kernels slower than their bound",
     Cause.UNBOUNDED: "kernels without a bound",
-    Cause.NO_OP: "work of the device of no op",
+    Cause.NO_OP: "work of no recorded op",
     Cause.COMMUNICATION: "communication beyond its bound",
     Cause.RANK: "waiting for another rank",
     Cause.COPIES: "copies between host and device",

@@ -264,6 +264,8 @@ class Within(StrEnum):
     TEXT = "making text"
     FILES = "reading or writing files"
     COPYING = "copying objects"
+    OPS = "ops of torch"
+    IMPORTING = "importing"
     STARTING = "starting processes"
     COMPILING = "compiling"
     LOADER = "the data loader"

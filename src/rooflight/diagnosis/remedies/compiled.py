@@ -49,6 +49,7 @@ BREAKS: Final = Remedy(
 )
 
 
+_DOUBTFUL: Final = 0.1
 _FEWER: Final = 0.8
 """Of the time that a device waits for launches: compiled code still launches its kernels, one after the other."""
 _COMPILED: Final = (Cause.COMPILING, Cause.LAUNCHES, Cause.PYTHON, Cause.FUSION, Cause.SLOW_KERNELS, Cause.UNKNOWN)
@@ -67,7 +68,7 @@ def compiling(facts: Facts) -> Iterable[Draft]:
         yield from _fusing(facts)
         return
     gain, (best, low, high) = _brought(facts, analysis)
-    if not best:
+    if not best or (not low and best < _DOUBTFUL * of.step_s):  # a few percent that may be none
         return
     calls = np.flatnonzero(of.works & (of.direction != Direction.OPTIMIZER))
     text = f"{count_of(len(calls), 'op')}, {count_of(len(gain.work.launches), 'kernel')} when compiled"

@@ -77,6 +77,10 @@ def remedy_of(line: HostLine | None) -> Remedy:
     return replace(HOST, **words)
 
 
+def _has_remedy(line: HostLine) -> bool:
+    return line.within.is_own or remedy_of(line).short != HOST.short
+
+
 def own_lines(facts: Facts) -> Iterable[Draft]:
     """What the program's own lines wait for, or compute in Python, between ops and before steps."""
     of = facts.of
@@ -86,7 +90,8 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     named = of.own_lines if busy_s else ()
     sampled_s = sum(each.seconds for each in named)
     busy = [(busy_s * each.seconds / sampled_s, each) for each in named]
-    busy += [(each.seconds - each.asleep_s, each) for each in before if each.where]
+    # of ops that were not recorded some calls are known to be waste
+    busy += [(each.seconds - each.asleep_s, each) for each in before if each.where and _has_remedy(each)]
     for cause, lines, share, what in (
         (Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
         (Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),

@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.costs.registry import traits_of
+from rooflight.costs.registry import find, traits_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.session import Int64
+from rooflight.records.signature import OpSignature
 from rooflight.roofline.account.times import USUAL_OP_S
 
 CONSTANT: Final = Remedy(
@@ -168,14 +169,21 @@ def _read_in_part(facts: Facts) -> Iterable[Draft]:
     share = share[of.records]
     for call in np.flatnonzero(of.products & (share == 1.0)).tolist():
         share[call] = of.share_read(call)
-    by_part = of.where_op(traits_of(op).product or traits_of(op).fusable for op in of.session.signatures)
-    calls = np.flatnonzero((share < _PART) & by_part & of.works & (of.direction == Direction.FORWARD))
+    by_part = of.where_op(traits_of(op).product or _is_pointwise(op) for op in of.session.signatures)
+    times = np.bincount(np.concatenate([*of.writes, []]).astype(np.int64), minlength=len(of.session.storage_bytes))
+    again = of.writes.by(np.flatnonzero(times > 1))  # what is written in parts is read in parts
+    calls = np.flatnonzero((share < _PART) & by_part & ~again & of.works & (of.direction == Direction.FORWARD))
     gain_s = facts.spared_alone(zip(calls.tolist(), (1 - share[calls]).tolist(), strict=True))
     if len(calls):
         text = (
             f"of the results of {count_of(len(calls), 'op')} ({of.names(calls)}) {percent(share[calls].min())} are read"
         )
         yield from facts.draft(UNREAD, calls, text + of.places(calls), gain_s=gain_s)
+
+
+def _is_pointwise(op: OpSignature) -> bool:
+    formula = find(op.name)
+    return formula is not None and formula.__module__.endswith(".pointwise")
 
 
 def mostly_zeros(facts: Facts) -> Iterable[Draft]:

@@ -37,8 +37,12 @@ _OF_LIBRARY: Final = (
     (Cause.CHECKPOINT, (Within.SAVING,)),
     (Cause.COMMUNICATION, (Within.COLLECTIVES,)),
 )
+_UNRECORDED: Final = (Within.OPS, Within.BACKWARD, Within.OPTIMIZER, Within.CHECKPOINTING)
 _BETWEEN: Final = {"loader": Cause.LOADER, "checkpoint": Cause.CHECKPOINT, **dict.fromkeys(OWN_CODE, Cause.PYTHON)}
-_CAUSE_OF: Final = {library: cause for cause, within in _OF_LIBRARY for library in within}
+_CAUSE_OF: Final = {
+    **{library: cause for cause, within in _OF_LIBRARY for library in within},
+    **dict.fromkeys(_UNRECORDED, Cause.NO_OP),
+}
 
 
 def account_of(times: Times) -> Account:
@@ -227,9 +231,8 @@ def _between_ops(times: Times, exchanged_s: float, walls: Float64) -> Iterator[P
     exchanging = sleeping is not None and sleeping.within is Within.BACKWARD and bool(times.collectives.any())
     yield waited(Cause.COMMUNICATION if exchanging else Cause.ASLEEP, asleep_s, sleeping)
     named, busy_s = times.own_lines, rest_s - asleep_s
-    # without a line of the program, ops took longer than in the profiled steps, as far as is known
-    if not named:
-        yield waited(Cause.UNKNOWN if times.lines else Cause.PYTHON, busy_s, None)
+    if not named:  # Python of torch, between its ops
+        yield waited(Cause.LAUNCHES if times.lines else Cause.PYTHON, busy_s, None)
     sampled_s = sum(line.seconds for line in named)
     for line in named:
         yield Pieces.waited(Cause.PYTHON, busy_s * line.seconds / sampled_s, seen_in(walls, busy_s), line.where)

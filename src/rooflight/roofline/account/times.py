@@ -18,7 +18,6 @@ from rooflight.costs.registry import traits_of
 from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.account import REGIMES, Regime
 from rooflight.records.measurement import Float64
-from rooflight.records.record import Direction
 from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.signature import ON_HOST
 from rooflight.records.timeline import Between, HostLine, Idle, IdleCause, Timeline, Within
@@ -387,25 +386,11 @@ class Times:
 
     @cached_property
     def own_lines(self) -> Sequence[HostLine]:
-        """Lines of the program in which Python runs or waits, those without most of the time of ops that they call, in
-        seconds of the timed step; the longest first.
-        """
+        """Lines of the program's own Python, in seconds of the timed step; the longest first."""
         total = sum(line.seconds for line in self.lines)
         scale = self.step_s / total if total else 0.0
-        in_ops: dict[tuple[str, int], float] = {}
-        if any(each.line for each in self.session.places) and self.measured:
-            called = self.session.columns.place[self.records]
-            forward = self.direction == Direction.FORWARD
-            sums = np.bincount(called, (self.op_s + self.gaps_s) * forward, len(self.session.places))
-            for place, seconds in zip(self.session.places, sums.tolist(), strict=True):
-                in_ops[place.file, place.line] = in_ops.get((place.file, place.line), 0.0) + seconds
-        found = []
-        for line in self.lines:
-            if line.where is not None and line.within.is_own:
-                seconds = line.seconds * scale
-                left_s = max(0.0, seconds - in_ops.pop((line.where.file, line.where.line), 0.0))
-                found.append(replace(line, seconds=left_s, asleep_s=line.asleep_s * scale))
-        return tuple(sorted((line for line in found if line.seconds), key=lambda line: -line.seconds))
+        own = (line for line in self.lines if line.where is not None and line.within.is_own)
+        return tuple(replace(line, seconds=line.seconds * scale, asleep_s=line.asleep_s * scale) for line in own)
 
     @cached_property
     def freeing_s(self) -> Float64:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import linecache
+import sys
 import sysconfig
 from dis import opname
 from itertools import islice
 from pathlib import Path
-from types import CodeType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Final
 
 from msgspec import structs
@@ -58,26 +59,64 @@ def place_at(code: CodeType, instruction: int, caller: CodeType | None = None, c
     line of that which called the function.
     """
     instruction = max(0, instruction)  # of a frame that has not begun it is -1
-    found = next(islice(code.co_positions(), instruction // _INSTRUCTION, None), (None,) * 4)
+    line = next(islice(code.co_positions(), instruction // _INSTRUCTION, None), (None,))[0]
     makes_text = any(part in opname[code.co_code[instruction]] for part in _MAKES_TEXT)
-    calls = "f-string" if makes_text else _called(code.co_filename, *found)
+    calls = "f-string" if makes_text else _called(_expression(code, instruction))
     outer = "" if caller is None else place_at(caller, called_at).at
-    return structs.replace(place_in(code, found[0]), calls=calls, caller=outer)
+    return structs.replace(place_in(code, line), calls=calls, caller=outer)
 
 
-def _called(file: str, line: int | None, last: int | None, begin: int | None, end: int | None) -> str:
-    """The function of a call that has this place in a file, as it is written there."""
-    if None in (line, last, begin, end):
-        return ""
-    lines = [each.encode() for each in linecache.getlines(file)[line - 1 : last]]  # type: ignore[operator]
-    if not lines:
-        return ""
+def is_of_tensors(frame: FrameType, instruction: int) -> bool:
+    """Whether a tensor, a module of torch or a function of it is in the expression that an instruction computes."""
+    torch, node = sys.modules.get("torch"), _expression(frame.f_code, instruction)
+    if torch is None or node is None:
+        return False
+    names, known = {**frame.f_globals, **frame.f_locals}, (torch.Tensor, torch.nn.Module)
+
+    def value_of(each: ast.AST) -> object:
+        if isinstance(each, ast.Name):
+            return names.get(each.id)
+        of_name = isinstance(each, ast.Attribute) and isinstance(each.value, ast.Name)
+        return _held(names.get(each.value.id), each.attr) if of_name else None  # type: ignore[attr-defined]
+
+    for each in ast.walk(node):
+        value = value_of(each)
+        of_torch = value.__name__ if isinstance(value, ModuleType) else getattr(type(value), "__module__", "")
+        if isinstance(value, FunctionType | BuiltinFunctionType):
+            of_torch = str(value.__module__)
+        own = isinstance(each, ast.Name) and each.id == "self"
+        if not own and (issubclass(type(value), known) or of_torch.partition(".")[0] == "torch"):
+            return True
+    return False
+
+
+def _held(owner: object, name: str) -> object:
+    """An attribute of an object, or of a module a child or tensor, where that runs no code of the program's."""
+    try:
+        held = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        return None
+    inside = (held, *(held.get(part) for part in ("_parameters", "_buffers", "_modules")))
+    return next((each[name] for each in inside if isinstance(each, dict) and name in each), None)
+
+
+def _expression(code: CodeType, instruction: int) -> ast.expr | None:
+    """What an instruction computes; None where that is not known."""
+    instruction = max(0, instruction)  # of a frame that has not begun it is -1
+    line, last, begin, end = next(islice(code.co_positions(), instruction // _INSTRUCTION, None), (None,) * 4)
+    lines = [each.encode() for each in linecache.getlines(code.co_filename)[(line or 0) - 1 : last]] if line else []
+    if not lines or begin is None or end is None:
+        return None
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][begin:]
     try:
-        node = ast.parse(b" ".join(each.strip() for each in lines).decode(errors="replace"), mode="eval").body
+        return ast.parse(b" ".join(each.strip() for each in lines).decode(errors="replace"), mode="eval").body
     except (SyntaxError, ValueError):  # the file has changed
-        return ""
+        return None
+
+
+def _called(node: ast.expr | None) -> str:
+    """The function of a call, as it is written."""
     names: list[str] = []
     called: ast.expr | None = node.func if isinstance(node, ast.Call) else None
     while isinstance(called, ast.Attribute):
@@ -85,3 +124,6 @@ def _called(file: str, line: int | None, last: int | None, begin: int | None, en
         called = called.value
     names += [called.id] if isinstance(called, ast.Name) else []
     return ".".join(reversed(names))
+
+
+of_a_sample: Final = (is_users, function_of, is_of_tensors, _expression)

@@ -62,7 +62,7 @@ class Sampler:
             frames: Any = import_module("torch._C._dynamo.eval_frame")
             skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
             ours = Sampler._sample, Sampler._thin, *Ticks.of_a_tick, *HostLines.of_a_sample
-            for function in (*ours, own_code.is_users, own_code.function_of, self._evaluates):
+            for function in (*ours, *own_code.of_a_sample, self._evaluates):
                 frames.set_code_exec_strategy(function.__code__, skip)
 
     def _sample(self, frame: FrameType | None) -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from dis import opmap
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -19,7 +20,7 @@ from msgspec import structs
 
 from rooflight.records.account import Place
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.own_code import function_of, is_users, place_at
+from rooflight.sources.capture.own_code import function_of, is_of_tensors, is_users, place_at
 from rooflight.sources.capture.time.ticks import Ticks
 
 INTERVAL_S: Final = 1e-3
@@ -29,6 +30,7 @@ _MOST_LINES: Final = 12
 _MOST_STEPS: Final = 50
 
 _WITHIN: Final = (
+    ("importlib", Within.IMPORTING),
     ("multiprocessing/popen_", Within.STARTING),
     ("torch/_dynamo/convert_frame.py", Within.COMPILING),
     ("torch/_inductor/compile", Within.COMPILING),
@@ -42,10 +44,15 @@ _WITHIN: Final = (
     *((part, Within.TEXT) for part in ("torch/_tensor_str.py", "/logging/", "/json/", "arrayprint.py", "/tqdm/")),
     *((part, Within.FILES) for part in ("npyio", "/csv.py", "/zipfile", "/gzip.py", "/tarfile.py", "/pathlib")),
     ("/copy.py", Within.COPYING),
+    *((part, Within.OPS) for part in ("torch/nn/", "torch/functional.py", "torch/_tensor.py", "torch/distributions/")),
 )
 """What a sample was in, by the path of a file on its stack; the first that fits."""
-_GENERAL: Final = frozenset((Within.TEXT, Within.FILES, Within.COPYING))
+_GENERAL: Final = frozenset((Within.TEXT, Within.FILES, Within.COPYING, Within.OPS))
 """Of what a library calls, that library says more."""
+_RESUME: Final = opmap["RESUME"]
+_JUMPS: Final = {number for name, number in opmap.items() if name.startswith("JUMP_BACKWARD")}
+"""The next turn of a loop, for which signals wait after an operator of tensors: it has taken no time either."""
+_INSTRUCTION: Final = 2  # bytes
 _IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
@@ -64,6 +71,7 @@ class HostLines:
             self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self._found: dict[Key, list[float]] = {}
         self._places: dict[CodeType, Within | None] = {}
+        self._of_tensors: dict[tuple[int, int], Within] = {}
         self._unsure: list[tuple[list[float], float]] = []
         self._wall = self._awake = 0.0
 
@@ -123,18 +131,31 @@ class HostLines:
         return int(ran) * 1e-9, int(waited) * 1e-9
 
     def key(self, frame: FrameType) -> Key:
-        """The innermost line of the program's own, and what library code it is in."""
-        within, each = Within.ITSELF, frame
+        """The innermost line of the program's own, and what library code it is in. A function that only begins has
+        taken no time: signals wait for that after an operator of tensors.
+        """
+        begins = frame.f_code.co_code[max(0, frame.f_lasti)] == _RESUME and frame.f_back is not None
+        within, each = Within.ITSELF, frame.f_back if begins else frame
         while each is not None:
             if each.f_code.co_name == _IMPORTS:
                 within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
-                return each.f_code, each.f_lasti, within or self._called_by(each.f_back), *self._caller(each)
+                at = max(0, each.f_lasti)
+                at -= _INSTRUCTION * (each.f_code.co_code[at] in _JUMPS)
+                within = within or self._called_by(each.f_back) or self._computes(each, at)
+                return each.f_code, at, within, *self._caller(each)
             if place and (not within or (within in _GENERAL and place not in _GENERAL)):
                 within = place
-            each = each.f_back  # type: ignore[assignment]
+            each = each.f_back
         return None, 0, within, None, 0
+
+    def _computes(self, frame: FrameType, instruction: int) -> Within:
+        """Whether the expression that runs in the program's own frame, and in no other, is of tensors."""
+        key = id(frame.f_code), instruction
+        if key not in self._of_tensors:
+            self._of_tensors[key] = Within.OPS if is_of_tensors(frame, instruction) else Within.ITSELF
+        return self._of_tensors[key]
 
     def _caller(self, frame: FrameType) -> tuple[CodeType | None, int]:
         """The line of the program's own that called a function of it."""
@@ -161,7 +182,7 @@ class HostLines:
             self._places[code] = None if is_users(file) else named
         return self._places[code]
 
-    of_a_sample = (key, _caller, _called_by, _place, clocks)
+    of_a_sample = (key, _computes, _caller, _called_by, _place, clocks)
 
 
 def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
