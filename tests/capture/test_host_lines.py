@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import linecache
 import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
 from rooflight.records.timeline import Within
+from rooflight.sources.capture.own_code import is_of_tensors
 from rooflight.sources.capture.time.compilations import compilations
 from rooflight.sources.capture.time.host_lines import HostLines, host_lines
 
@@ -116,3 +119,54 @@ def test_what_an_import_runs_is_not_named_by_the_library_that_it_imports(tmp_pat
 
     lines, _ = host_lines(imports, least=3)
     assert (lines[0].within, lines[0].where.function.rpartition(".")[2]) == (Within.IMPORTING, "imports")
+
+
+class Held:
+    def __init__(self) -> None:
+        self.tensor, self.number = torch.ones(4), 4
+
+    @property
+    def costly(self) -> torch.Tensor:
+        raise AssertionError("looking must run no code of the program's")
+
+
+@pytest.mark.parametrize(
+    ("expression", "of_tensors"),
+    [
+        ("x + x", True),
+        ("torch.cat([x])", True),
+        ("held.tensor.sum()", True),
+        ("layer.weight", True),
+        ("held.costly", False),
+        ("held.number + number", False),
+        ("sorted([number])", False),
+        ("np.ones(3)", False),
+        ("relu(number)", True),
+    ],
+)
+def test_an_expression_of_tensors_is_told_from_one_of_python(tmp_path, expression: str, of_tensors: bool) -> None:
+    file = tmp_path / "e.py"
+    file.write_text(f"def stands():\n    yield 1\n    {expression}\n")
+    names = {"x": torch.ones(2), "torch": torch, "held": Held(), "number": 3, "layer": torch.nn.Linear(2, 2)}
+    names |= {"np": np, "relu": torch.relu}
+    exec(compile(file.read_text(), str(file), "exec"), names)
+    waiting = names["stands"]()
+    next(waiting)
+    code = waiting.gi_frame.f_code
+    lines = [each[0] for each in code.co_positions()]
+    calls = [at * 2 for at, line in enumerate(lines) if line == 3]
+    linecache.checkcache(str(file))
+    assert any(is_of_tensors(waiting.gi_frame, at) for at in calls) is of_tensors
+
+
+def test_what_an_operator_of_tensors_took_is_not_the_loops() -> None:
+    x = torch.ones(1200, 1200)
+
+    def loops() -> None:
+        for _ in range(6):
+            y = x @ x  # the work
+            del y
+
+    lines, _ = host_lines(loops, least=4)
+    own = sum(line.seconds for line in lines if line.within.is_own)
+    assert own < 0.5 * sum(line.seconds for line in lines)

@@ -50,14 +50,30 @@ _WITHIN: Final = (
 _GENERAL: Final = frozenset((Within.TEXT, Within.FILES, Within.COPYING, Within.OPS))
 """Of what a library calls, that library says more."""
 _RESUME: Final = opmap["RESUME"]
-_JUMPS: Final = {number for name, number in opmap.items() if name.startswith("JUMP_BACKWARD")}
-"""The next turn of a loop, for which signals wait after an operator of tensors: it has taken no time either."""
-_INSTRUCTION: Final = 2  # bytes
+_JUMPS, _OPERATORS = (
+    frozenset(number for name, number in opmap.items() if name.startswith(names))
+    for names in (("JUMP_BACKWARD",), ("BINARY_", "COMPARE_", "UNARY_", "STORE_SUBSCR", "INPLACE_"))
+)
+_CALLING: Final = frozenset(number for name, number in opmap.items() if name.startswith("CALL"))
+_INSTRUCTION, _BACK = 2, 16  # bytes, instructions
 _IMPORTS: Final = "_call_with_frames_removed"  # runs the code of a module: whatever that does, it is imported
 _CALLERS: Final = (Within.LOADER, Within.CHECKPOINTING, Within.BACKWARD)
 
 Key = tuple[CodeType | None, int, Within, CodeType | None, int]
 """Code, the instruction in it, what library code that is in, and the same of the caller's."""
+
+
+def _ran(code: bytes, at: int) -> int:
+    """The instruction that has taken time, where this one runs: at the next turn of a loop signals arrive for which an
+    operator of tensors was no place; a call was.
+    """
+    if code[at] in _JUMPS:
+        for before in range(at - _INSTRUCTION, max(0, at - _INSTRUCTION * _BACK), -_INSTRUCTION):
+            if code[before] in _OPERATORS:
+                return before
+            if code[before] in _CALLING:
+                break
+    return at
 
 
 class HostLines:
@@ -141,8 +157,7 @@ class HostLines:
                 within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
-                at = max(0, each.f_lasti)
-                at -= _INSTRUCTION * (each.f_code.co_code[at] in _JUMPS)
+                at = _ran(each.f_code.co_code, max(0, each.f_lasti))
                 within = within or self._called_by(each.f_back) or self._computes(each, at)
                 return each.f_code, at, within, *self._caller(each)
             if place and (not within or (within in _GENERAL and place not in _GENERAL)):
@@ -182,7 +197,7 @@ class HostLines:
             self._places[code] = None if is_users(file) else named
         return self._places[code]
 
-    of_a_sample = (key, _computes, _caller, _called_by, _place, clocks)
+    of_a_sample = (key, _ran, _computes, _caller, _called_by, _place, clocks)
 
 
 def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
