@@ -48,13 +48,6 @@ SORTED: Final = Remedy(
     rest="one value or k of them take one pass",
     verify="no sort in the step",
 )
-INVERSE: Final = Remedy(
-    id="inverse",
-    title="a matrix is inverted, only to be multiplied",
-    short="torch.linalg.solve(a, b), not inv(a) @ b",
-    rest="or a factor that is kept: lu_factor and lu_solve, cholesky and cholesky_solve",
-    verify="no linalg_inv_ex in the step",
-)
 PICKED: Final = Remedy(
     id="picked-and-put-back",
     title="elements are picked by a mask and put back",
@@ -220,17 +213,6 @@ def sorted_for_few(facts: Facts) -> Iterable[Draft]:
     yield from facts.draft(SORTED, calls, text, gain_s=facts.spared(calls, 0.9))
 
 
-def inverses(facts: Facts) -> Iterable[Draft]:
-    """Inverses that products alone read."""
-    of = facts.of
-    calls = []
-    for call in of.named("aten::linalg_inv_ex", "aten::linalg_pinv").tolist():
-        readers = [each for each in of.readers[of.writes[call][0]] if each > call and of.works[each]]
-        calls += [call] * (bool(readers) and bool(of.products[readers].all()))
-    text = f"{count_of(len(calls), 'inverse')} that only products read{of.places(calls)}"
-    yield from facts.draft(INVERSE, calls, text, gain_s=facts.spared(calls, 0.6), low=0.3)
-
-
 def picked(facts: Facts) -> Iterable[Draft]:
     """Elements picked by a mask, and written back by the same."""
     of = facts.of
@@ -314,6 +296,6 @@ def _forward_of(name: str, known: Collection[str]) -> str | None:
 
 
 RULES: Final = (
-    order, real_fft, all_pairs, many_backwards, sorted_for_few, inverses, picked, decompositions, training_mode,
+    order, real_fft, all_pairs, many_backwards, sorted_for_few, picked, decompositions, training_mode,
     long_filters,
 )  # fmt: skip

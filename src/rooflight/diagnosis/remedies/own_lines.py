@@ -77,10 +77,6 @@ def remedy_of(line: HostLine | None) -> Remedy:
     return replace(HOST, **words)
 
 
-def _has_remedy(line: HostLine) -> bool:
-    return line.within.is_own or remedy_of(line).short != HOST.short
-
-
 def own_lines(facts: Facts) -> Iterable[Draft]:
     """What the program's own lines wait for, or compute in Python, between ops and before steps."""
     of = facts.of
@@ -90,11 +86,13 @@ def own_lines(facts: Facts) -> Iterable[Draft]:
     named = of.own_lines if busy_s else ()
     sampled_s = sum(each.seconds for each in named)
     busy = [(busy_s * each.seconds / sampled_s, each) for each in named]
+    busy += [(each.seconds - each.asleep_s, each) for each in before if each.where and each.within.is_own]
     # of ops that were not recorded some calls are known to be waste
-    busy += [(each.seconds - each.asleep_s, each) for each in before if each.where and _has_remedy(each)]
+    known = [(each.seconds, each) for each in before if not each.within.is_own and remedy_of(each).short != HOST.short]
     for cause, lines, share, what in (
         (Cause.ASLEEP, sleeping, 1.0, "asleep, most of it in"),
         (Cause.PYTHON, busy, 0.9, "in which Python runs: mostly"),
+        (Cause.NO_OP, known, 0.9, "in ops that were not recorded: mostly"),
     ):
         lost_s = sum(seconds for seconds, _ in lines)
         longest = hottest_line(lines)
