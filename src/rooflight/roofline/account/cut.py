@@ -190,7 +190,7 @@ def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = 
     for line in lines:
         mine_s = seconds * line.seconds / sampled_s
         cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
-        asleep_s = mine_s * slept(line) / line.seconds if cause is Cause.PYTHON else 0.0
+        asleep_s = mine_s * slept(line) / line.seconds if cause in (Cause.PYTHON, Cause.NO_OP) else 0.0
         place = line.where
         yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
         cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause

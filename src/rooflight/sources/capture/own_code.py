@@ -60,16 +60,19 @@ def place_at(code: CodeType, instruction: int, caller: CodeType | None = None, c
     """
     instruction = max(0, instruction)  # of a frame that has not begun it is -1
     line = next(islice(code.co_positions(), instruction // _INSTRUCTION, None), (None,))[0]
-    makes_text = any(part in opname[code.co_code[instruction]] for part in _MAKES_TEXT)
-    calls = "f-string" if makes_text else _called(_expression(code, instruction))
+    calls = "f-string" if _makes_text(code, instruction) else _called(_expression(code, instruction))
     outer = "" if caller is None else place_at(caller, called_at).at
     return structs.replace(place_in(code, line), calls=calls, caller=outer)
+
+
+def _makes_text(code: CodeType, instruction: int) -> bool:
+    return any(part in opname[code.co_code[instruction]] for part in _MAKES_TEXT)
 
 
 def is_of_tensors(frame: FrameType, instruction: int) -> bool:
     """Whether a tensor, a module of torch or a function of it is in the expression that an instruction computes."""
     torch, node = sys.modules.get("torch"), _expression(frame.f_code, instruction)
-    if torch is None or node is None:
+    if torch is None or node is None or _makes_text(frame.f_code, instruction):
         return False
     names, known = {**frame.f_globals, **frame.f_locals}, (torch.Tensor, torch.nn.Module)
 
@@ -126,4 +129,4 @@ def _called(node: ast.expr | None) -> str:
     return ".".join(reversed(names))
 
 
-of_a_sample: Final = (is_users, function_of, is_of_tensors, _expression)
+of_a_sample: Final = (is_users, function_of, is_of_tensors, _makes_text, _held, _expression)
