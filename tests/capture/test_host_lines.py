@@ -142,6 +142,8 @@ class Held:
         ("sorted([number])", False),
         ("np.ones(3)", False),
         ("relu(number)", True),
+        ("torch.tensor([number])", False),
+        ("x.tolist()", False),
     ],
 )
 def test_an_expression_of_tensors_is_told_from_one_of_python(tmp_path, expression: str, of_tensors: bool) -> None:

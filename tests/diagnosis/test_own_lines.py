@@ -36,6 +36,7 @@ def line(number: int, calls: str = "", within: Within = Within.ITSELF, seconds: 
         ("np.savetxt", Within.FILES, "binary"),
         ("file.write", Within.ITSELF, "binary"),
         ("torch.cat", Within.OPS, "preallocate"),
+        ("torch.tensor", Within.ITSELF, "np.stack"),
         ("tokenize", Within.ITSELF, HOST.short),
         ("concatenated_names", Within.ITSELF, HOST.short),
         ("blueprint", Within.ITSELF, HOST.short),

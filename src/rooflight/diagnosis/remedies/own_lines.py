@@ -52,9 +52,15 @@ _GROWING: Final[Mapping[str, Any]] = {
     "short": "preallocate, and write in place",
     "rest": "a ring buffer, or a list that is joined once at its end: to join copies all there is",
 }
+_CONVERTING: Final[Mapping[str, Any]] = {
+    "title": "lists of numbers are made into tensors, or tensors into lists",
+    "short": "one array for all: np.stack, from_numpy",
+    "rest": "torch.tensor() of a list goes through it number by number; a tensor that is kept, or tensor ops, need no list",
+}
 _OF_CALLS: Final = (
     (re.compile(r"^gc\.collect|empty_cache|malloc_trim"), _COLLECTING),
     (re.compile(r"deepcopy"), _COPYING),
+    (re.compile(r"(^|\.)(tensor|as_tensor|FloatTensor|LongTensor|tolist)$"), _CONVERTING),
     (re.compile(r"(^|\.)(print|debug|info|warning|format|dumps|repr|str|f-string)$"), _TEXT),
     (re.compile(r"(^|\.)(cat|stack|vstack|hstack|concat|concatenate)$"), _GROWING),
     (re.compile(r"(^|\.)(open|write|writelines|flush|fsync|save\w*|dump|to_csv|read\w*|loadtxt|load)$"), _FILES),

@@ -30,6 +30,8 @@ def _working_folder() -> str:
 
 
 _INSTRUCTION: Final = 2  # bytes
+_CONVERTS: Final = ("tensor", "as_tensor", "FloatTensor", "LongTensor", "tolist", "numpy", "item")
+"""Between tensors and what Python has: number by number, whatever is converted."""
 _MAKES_TEXT: Final = ("FORMAT_", "BUILD_STRING", "CONVERT_VALUE")
 _HERE: Final = _working_folder()
 
@@ -72,7 +74,8 @@ def _makes_text(code: CodeType, instruction: int) -> bool:
 def is_of_tensors(frame: FrameType, instruction: int) -> bool:
     """Whether a tensor, a module of torch or a function of it is in the expression that an instruction computes."""
     torch, node = sys.modules.get("torch"), _expression(frame.f_code, instruction)
-    if torch is None or node is None or _makes_text(frame.f_code, instruction):
+    converts = _called(node).rpartition(".")[2] in _CONVERTS
+    if torch is None or node is None or converts or _makes_text(frame.f_code, instruction):
         return False
     names, known = {**frame.f_globals, **frame.f_locals}, (torch.Tensor, torch.nn.Module)
 
@@ -129,4 +132,4 @@ def _called(node: ast.expr | None) -> str:
     return ".".join(reversed(names))
 
 
-of_a_sample: Final = (is_users, function_of, is_of_tensors, _makes_text, _held, _expression)
+of_a_sample: Final = (is_users, function_of, is_of_tensors, _makes_text, _held, _called, _expression)
