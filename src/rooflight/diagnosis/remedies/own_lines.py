@@ -55,7 +55,7 @@ _GROWING: Final[Mapping[str, Any]] = {
 _CONVERTING: Final[Mapping[str, Any]] = {
     "title": "lists of numbers are made into tensors, or tensors into lists",
     "short": "one array for all: np.stack, from_numpy",
-    "rest": "torch.tensor() of a list goes through it number by number; a tensor that is kept, or tensor ops, need no list",
+    "rest": "torch.tensor() goes through a list number by number; a tensor that is kept, or tensor ops, need no list",
 }
 _OF_CALLS: Final = (
     (re.compile(r"^gc\.collect|empty_cache|malloc_trim"), _COLLECTING),
