@@ -21,7 +21,7 @@ from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
 
 _MOST_LAYERS: Final = 12
-_ALIKE: Final = 1.2  # gains of which the larger is so many times the other
+_ALIKE: Final = 1.05  # gains of which the larger is so many times the other
 _OUTDONE: Final = 2.5  # tuning that gains so many times what mending does comes first
 
 

@@ -10,14 +10,11 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
-from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rooflight.records.timeline import Between, HostTime, Within
-from rooflight.sources.capture import own_code
-from rooflight.sources.capture.time.host_lines import HostLines, Key, longest_lines
+from rooflight.sources.capture.time.host_lines import HostLines, Key, longest_lines, skip_compiling
 from rooflight.sources.capture.time.ticks import Ticks
 
 if TYPE_CHECKING:
@@ -58,12 +55,7 @@ class Sampler:
 
     def skip_compiling(self) -> None:
         """Tell torch.compile, once torch is there, that it is not to compile what a signal runs."""
-        with suppress(ImportError, AttributeError):
-            frames: Any = import_module("torch._C._dynamo.eval_frame")
-            skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
-            ours = Sampler._sample, Sampler._thin, *Ticks.of_a_tick, *HostLines.of_a_sample
-            for function in (*ours, *own_code.of_a_sample, self._evaluates):
-                frames.set_code_exec_strategy(function.__code__, skip)
+        skip_compiling(Sampler._sample, Sampler._thin, self._evaluates)
 
     def _sample(self, frame: FrameType | None) -> None:
         key = (None, 0, Within.ITSELF, None, 0) if frame is None else self._stacks.key(frame)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from dis import opmap
+from importlib import import_module
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -20,6 +21,7 @@ from msgspec import structs
 
 from rooflight.records.account import Place
 from rooflight.records.timeline import HostLine, Within
+from rooflight.sources.capture import own_code
 from rooflight.sources.capture.own_code import function_of, is_of_tensors, is_users, place_at
 from rooflight.sources.capture.time.ticks import Ticks
 
@@ -197,7 +199,17 @@ class HostLines:
             self._places[code] = None if is_users(file) else named
         return self._places[code]
 
-    of_a_sample = (key, _ran, _computes, _caller, _called_by, _place, clocks)
+    of_a_sample = (_sample, take, _awake_s, key, _ran, _computes, _caller, _called_by, _place, clocks)
+
+
+def skip_compiling(*functions: Any) -> None:
+    """Tell torch.compile, once torch is there, that it is not to compile what a sample runs, nor such functions."""
+    with suppress(ImportError, AttributeError):
+        frames: Any = import_module("torch._C._dynamo.eval_frame")
+        skip = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
+        ours = *Ticks.of_a_tick, *HostLines.of_a_sample, *own_code.of_a_sample
+        for function in (*ours, *functions):
+            frames.set_code_exec_strategy(function.__code__, skip)
 
 
 def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
@@ -221,6 +233,7 @@ def host_lines(step: Callable[[], Any], least: int, *, again: bool = True) -> tu
     the seconds of each run.
     """
     lines, walls = HostLines(), list[float]()
+    skip_compiling()
     with lines.sampling():
         while len(walls) < least or (again and sum(walls) < LEAST_S and len(walls) < _MOST_STEPS):
             begin = time.perf_counter()
