@@ -20,9 +20,9 @@ _MOST: Final = 3
 _LOOP: Final = 16  # calls
 _SMALL_S: Final = 4e-5
 _NEAR: Final = 0.4  # of its bound: what does no more than it must is shortened by doing less
-_FEWER: Final = "a loop of small ops: one op on blocks or on all of them, torch.compile where it is sequential"
-_LESS: Final = "do less of it: only what is read, once, on fewer or smaller operands"
-_FASTER: Final = "another op, layout or dtype, or a form without large intermediate tensors"
+_FEWER: Final = "one op for the whole loop: on blocks, or on all at once; torch.compile where it is sequential"
+_LESS: Final = "less of it: only what is read, once, on fewer or smaller operands"
+_FASTER: Final = "another op, layout or dtype: or a form without large intermediate tensors"
 _OF_OPS: Final = (Cause.SLOW_KERNELS, Cause.FUSION, Cause.UNBOUNDED, Cause.COMMUNICATION, Cause.LAUNCHES)
 _READERS: Final = {
     "aten::_local_scalar_dense": "an .item()",

@@ -49,7 +49,7 @@ BREAKS: Final = Remedy(
 )
 
 
-_DOUBTFUL: Final = 0.1
+_DOUBTFUL: Final = 0.05
 _FEWER: Final = 0.8
 """Of the time that a device waits for launches: compiled code still launches its kernels, one after the other."""
 _COMPILED: Final = (Cause.COMPILING, Cause.LAUNCHES, Cause.PYTHON, Cause.FUSION, Cause.SLOW_KERNELS, Cause.UNKNOWN)

@@ -127,16 +127,18 @@ def first_findings(findings: Iterable[Finding], spots: Iterable[HotSpot]) -> Tab
         tuple(in_order(findings, spots))[:FIRST],
         ("lost", "s", lambda each: each.seconds if isinstance(each, HotSpot) else each.seconds_lost),
         ("why", "", lambda each: ", ".join(filter(None, (_what(each), _line(each))))),
-        (
-            "what helps",
-            "",
-            lambda each: each.helps or "no remedy is known" if isinstance(each, HotSpot) else each.short,
-        ),
+        ("what helps", "", _helps),
         ("gains", "s", lambda each: None if isinstance(each, HotSpot) else each.predicted_gain_s),
         ("between", "", lambda each: None if isinstance(each, HotSpot) else _interval(each)),
         wraps=("why", "what helps"),
         optional=("between",),
     )
+
+
+def _helps(each: Finding | HotSpot) -> str:
+    if isinstance(each, Finding):
+        return each.short
+    return each.helps.partition(": ")[0] or "no remedy is known"
 
 
 def _what(each: Finding | HotSpot) -> str:
