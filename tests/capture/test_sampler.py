@@ -86,7 +86,7 @@ def test_a_handler_that_the_script_set_meanwhile_stays() -> None:
 def test_where_the_signal_is_taken_a_thread_looks() -> None:
     signal.signal(signal.SIGURG, lambda *_: None)
     try:
-        found = sampled(lambda: busy(0.3), Sampler(lambda: False))
+        found = sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2))
     finally:
         signal.signal(signal.SIGURG, signal.SIG_DFL)
     assert sum(line.seconds for line in found.lines if line.where and line.where.function == "busy") > 0.15
@@ -96,7 +96,7 @@ def test_in_another_thread_it_does_not_fail() -> None:
     found: list[HostTime] = []
 
     def work() -> None:
-        found.append(sampled(lambda: busy(0.3), Sampler(lambda: False)))
+        found.append(sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -124,7 +124,7 @@ def test_evaluations_are_apart() -> None:
         took.append(busy(0.2))
         evaluates[0] = False
 
-    sampler = Sampler(lambda: evaluates[0])
+    sampler = Sampler(lambda: evaluates[0], interval_s=5e-3)
     begin = time.perf_counter_ns()
     rest = sampled(program, sampler)
     other = sampler.within(np.array([begin]), np.array([time.perf_counter_ns()]), evaluating=True)
