@@ -47,7 +47,7 @@ def test_a_busy_line_and_a_sleeping_one_are_told_apart() -> None:
             time.sleep(0.02)
             took[1] += time.perf_counter() - begin
 
-    found = sampled(program, Sampler(lambda: False))
+    found = sampled(program, Sampler(lambda: False, interval_s=5e-3))
     by_function: dict[str, list[float]] = {}
     for line in filter(lambda each: each.where, found.lines):
         sums = by_function.setdefault(line.where.function.rpartition(".")[2], [0.0, 0.0])
