@@ -71,7 +71,7 @@ def loading(of: Evidence) -> Loading | None:
             asleep_s = sum(line.asleep_s for line in lines)
             text = f"{Quantity(each.seconds, 's')} before each step, {percent(each.share)} of the time"
             text += f", with {count_of(each.workers, 'worker')} now" if each.workers else ""
-            text += ", its first batch the same in each epoch" if each.again else ""
+            text += ", the first batch is the same in each epoch" if each.again else ""
             took_s = sum(line.seconds for line in lines)
             return Loading(
                 waits_s=each.seconds,
@@ -111,7 +111,7 @@ def loader(facts: Facts) -> Iterable[Draft]:
     others = of.analysis.measurement.others_share if of.analysis.measurement is not None else None
     count, takes_s = found.with_workers(cores, threads, (others or 0.0) * cores)
     gain_s = found.waits_s + found.rest_s - takes_s
-    text = f"{found.evidence}, {percent(found.asleep)} of it asleep: {at_line(found.line)}"
+    text = f"{found.evidence}, {percent(found.asleep)} of the loading asleep: {at_line(found.line)}"
     place = found.line.where if found.line is not None else None
     if count > found.workers and gain_s >= LEAST * of.whole_s:
         remedy = replace(LOADER, short=LOADER.short.replace("=N", f"={count}"))
