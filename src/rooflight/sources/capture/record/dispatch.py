@@ -195,7 +195,8 @@ class DispatchSource(Source):
         """
         self.module, self.function = module, function
         self._backward_sequence = -1  # while a node recomputes a module, that calls others
-        self._made = _get_sequence_nr()
+        if get_ident() == self.thread:  # each thread counts its own nodes
+            self._made = _get_sequence_nr()
         self._mark()
 
     def _mark(self) -> None:
