@@ -56,8 +56,9 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
 
     Each op has the line of the user's own that called it, and what that calls. ``functions`` also notes the torch
     function that called each op (2 µs per call). ``times`` reads the clock around each op, host time without what
-    recording costs: right on a CPU, of no use on a GPU, which still works after the call. ``memory`` also notes when each storage is freed, and its kind (2 µs per op). An error of the recorder itself
-    is passed to ``on_error`` if given, and the program continues without being recorded; otherwise it is raised.
+    recording costs: right on a CPU, of no use on a GPU, which still works after the call. ``memory`` also notes when
+    each storage is freed, and its kind (2 µs per op). An error of the recorder itself is passed to ``on_error`` if
+    given, and the program continues without being recorded; otherwise it is raised.
     With ``phases=False`` the program's phases are left out, and ``set_phase`` names them. ``compiled_eagerly=False``,
     for programs known to run no compiled functions, spares the import of Dynamo, a second.
     """
