@@ -90,20 +90,19 @@ def test_torchs_account_of_recompiles_is_read() -> None:
     torch._dynamo.reset()
 
 
-def test_a_wait_for_a_cpu_is_no_sleep_though_it_is_told_late():
+def test_lines_slept_for_what_they_were_not_awake_and_all_of_them_for_what_the_thread_was_not():
     lines = HostLines()
     codes = [compile("\n" * line + "pass", f"/{line}.py", "exec") for line in range(4)]
-    for line, wall_s, awake_s in (
-        (1, 0.001, 0.001),
-        (1, 0.001, 0.0004),  # another program gets the CPU
-        (1, 0.005, 0.0),
-        (2, 0.002, 0.0076),  # it is back, and the system tells of 5.6 ms of waiting
-        (3, 0.004, 0.0),  # asleep
-        (3, 0.001, 0.001),
+    for line, wall_s, ran_s, waited_s in (
+        (1, 0.004, 0.0, 0.0),  # a tick by the wall
+        (1, 0.0, 0.002, 0.003),  # one by its CPU: another program had that for some time
+        (2, 0.002, 0.002, 0.0),
+        (3, 0.006, 0.0, 0.0),
+        (3, 0.002, 0.0, 0.0),
     ):
-        lines.take((codes[line], 0, Within.ITSELF, None, 0), wall_s, awake_s)
+        lines.take((codes[line], 0, Within.ITSELF, None, 0), wall_s, ran_s, waited_s)
     asleep_s = {int(line.where.file.strip("/")[0]): line.asleep_s for line in lines.lines(1)}
-    assert asleep_s == pytest.approx({1: 0.0, 2: 0.0, 3: 0.004}, abs=1e-9)
+    assert asleep_s == pytest.approx({1: 0.0, 2: 0.0, 3: 0.014 - 0.007}, abs=1e-9)
 
 
 def test_what_an_import_runs_is_not_named_by_the_library_that_it_imports(tmp_path, monkeypatch) -> None:

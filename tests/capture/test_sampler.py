@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from math import inf
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def test_a_busy_line_and_a_sleeping_one_are_told_apart() -> None:
             time.sleep(0.02)
             took[1] += time.perf_counter() - begin
 
-    found = sampled(program, Sampler(lambda: False, interval_s=5e-3))
+    found = sampled(program, Sampler(lambda: False, interval_s=5e-3, share=inf))
     by_function: dict[str, list[float]] = {}
     for line in filter(lambda each: each.where, found.lines):
         sums = by_function.setdefault(line.where.function.rpartition(".")[2], [0.0, 0.0])
@@ -57,6 +58,20 @@ def test_a_busy_line_and_a_sleeping_one_are_told_apart() -> None:
     assert by_function["program"][1] > 0.6 * by_function["program"][0]  # asleep
     assert by_function["program"][0] == pytest.approx(took[1], rel=0.5)
     assert found.cpu_s < 0.35
+
+
+def test_turns_that_are_shorter_than_the_interval_are_told_apart_too() -> None:
+    def program() -> None:
+        for _ in range(300):
+            busy(0.003)
+            time.sleep(0.003)
+
+    found = sampled(program, Sampler(lambda: False))
+    lines = [each for each in found.lines if each.where]
+    working = [each for each in lines if each.where.function == "busy"]
+    asleep = [each for each in lines if each.where.function.endswith("program")]
+    assert sum(each.asleep_s for each in working) < 0.4 * sum(each.seconds for each in working)
+    assert sum(each.asleep_s for each in asleep) > 0.6 * sum(each.seconds for each in asleep)
 
 
 def test_the_signal_is_as_before_and_nothing_ticks_afterwards() -> None:
@@ -86,7 +101,7 @@ def test_a_handler_that_the_script_set_meanwhile_stays() -> None:
 def test_where_the_signal_is_taken_a_thread_looks() -> None:
     signal.signal(signal.SIGURG, lambda *_: None)
     try:
-        found = sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2))
+        found = sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2, share=inf))
     finally:
         signal.signal(signal.SIGURG, signal.SIG_DFL)
     assert sum(line.seconds for line in found.lines if line.where and line.where.function == "busy") > 0.15
@@ -96,7 +111,7 @@ def test_in_another_thread_it_does_not_fail() -> None:
     found: list[HostTime] = []
 
     def work() -> None:
-        found.append(sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2)))
+        found.append(sampled(lambda: busy(0.3), Sampler(lambda: False, interval_s=1e-2, share=inf)))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -106,7 +121,7 @@ def test_in_another_thread_it_does_not_fail() -> None:
 
 def test_samples_are_thinned_and_still_stand_for_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST", 32)
-    sampler = Sampler(lambda: False, interval_s=1e-3)
+    sampler = Sampler(lambda: False, interval_s=1e-3, share=inf)
     took = []
     found = sampled(lambda: took.append(busy(0.4)), sampler)
     assert len(sampler._samples) < 32 * module._WIDTH
@@ -124,7 +139,7 @@ def test_evaluations_are_apart() -> None:
         took.append(busy(0.2))
         evaluates[0] = False
 
-    sampler = Sampler(lambda: evaluates[0], interval_s=5e-3)
+    sampler = Sampler(lambda: evaluates[0], interval_s=5e-3, share=inf)
     begin = time.perf_counter_ns()
     rest = sampled(program, sampler)
     other = sampler.within(np.array([begin]), np.array([time.perf_counter_ns()]), evaluating=True)

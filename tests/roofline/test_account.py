@@ -54,6 +54,17 @@ def seconds(analysis: Analysis) -> dict[str, float]:
     return analysis.account.by("cause")
 
 
+def test_without_roofs_a_kernel_is_no_dispatch_and_products_compute() -> None:
+    wide = spec((512, 512))
+    product = op("aten::mm", {"self": wide, "mat2": wide}, [wide])
+    calls = [Call(op=product), Call(op=EXP), Call(op=EXP)]
+    session = session_of(calls, times=[[8.0, 1.0, 1.0]], walls=[10.0])
+    unknown = replace(device("cpu"), datasheet=Roofs(source="nothing is known", memory=()))
+    account = analyze(session, unknown).account
+    assert account.by("cause")[Cause.UNBOUNDED] == pytest.approx(10.0, rel=1e-3)
+    assert [(row.cause, row.regime) for row in account.rows][:1] == [(Cause.UNBOUNDED, Regime.COMPUTE)]
+
+
 def test_a_bound_alone_has_light_and_what_fusion_would_save() -> None:
     analysis = analyze(chain([], []), device())
     assert analysis.account.source == "bound"

@@ -15,7 +15,7 @@ from rooflight.records.measurement import Float64
 from rooflight.records.session import Int64
 from rooflight.records.timeline import Between, HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
-from rooflight.roofline.account.times import OWN_CODE, Times, slept
+from rooflight.roofline.account.times import OWN_CODE, Times
 
 NEAR: Final = {"cpu": 0.01, "cuda": 0.5}
 """A kernel that reaches so much of its bound is limited as the bound is; further away something else slows it. GPU
@@ -162,7 +162,8 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     assert measurement is not None
     seen, took_s, bound_s = len(measurement.wall_samples_s), times.own_s, times.bound_s
     # a call far above its bound is as small as its dispatch if that, or its work, is little
-    small = ((took_s < _SMALL * times.floor_s) | (bound_s < _LITTLE_S)) & (bound_s < _FAR * took_s)
+    little = (bound_s < _LITTLE_S) & ~times.unbounded
+    small = ((took_s < _SMALL * times.floor_s) | little) & (bound_s < _FAR * took_s)
     own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s, 0.0))
     yield from work(times, own_s, np.where(small, own_s, took_s), seen)
     freeing_s = np.minimum(times.freeing_s, times.host_s)
@@ -190,7 +191,7 @@ def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = 
     for line in lines:
         mine_s = seconds * line.seconds / sampled_s
         cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
-        asleep_s = mine_s * slept(line) / line.seconds if cause in (Cause.PYTHON, Cause.NO_OP) else 0.0
+        asleep_s = mine_s * line.asleep_s / line.seconds if cause in (Cause.PYTHON, Cause.NO_OP) else 0.0
         place = line.where
         yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
         cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause

@@ -33,20 +33,15 @@ USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
 _LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
-_HARDLY: Final = 0.25
 
 _OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
-_INTENSE: Final = 150  # FLOPs per byte: about where GPUs' roofs meet
+_INTENSE: Final = {"cpu": 10}  # FLOPs per byte: about where roofs meet
+_INTENSE_GPU: Final = 150
 _BACKENDS: Final = ("nccl:", "rccl:", "gloo:", "mpi:")
 OWN_CODE: Final = ("other", "run", "calls without gradients")
 """Names of what lies before a step that is the script's own; of a run without a step, all of it."""
 WAITS: Final = (Within.LOADER, Within.STARTING, Within.PROCESS, Within.COMPILING, Within.COLLECTIVES, Within.SAVING)
 """What a line of the host may be in that is no op."""
-
-
-def slept(line: HostLine) -> float:
-    """Seconds that a sampled line slept; of one that is hardly asleep none, as its thread waited for others' CPUs."""
-    return line.asleep_s if line.asleep_s > _HARDLY * line.seconds else 0.0
 
 
 class Times:
@@ -101,7 +96,9 @@ class Times:
         own = [each for each in self.between if each.name in OWN_CODE and each.lines]
         sums = [sum(line.seconds for line in each.lines) for each in own]
         return tuple(
-            replace(line, seconds=line.seconds * each.seconds / total_s, asleep_s=slept(line) * each.seconds / total_s)
+            replace(
+                line, seconds=line.seconds * each.seconds / total_s, asleep_s=line.asleep_s * each.seconds / total_s
+            )
             for each, total_s in zip(own, sums, strict=True)
             for line in each.lines
             if line.within not in WAITS
@@ -330,7 +327,9 @@ class Times:
     @cached_property
     def limited_by(self) -> Int8:
         """The regime of each call's bound, by its place in ``REGIMES``; where no roof is known, by FLOPs per byte."""
-        of_signature = [_limited_by(*each) for each in zip(self.analysis.bounds, self.analysis.costs, strict=True)]
+        intense = _INTENSE.get(self.analysis.device.kind, _INTENSE_GPU)
+        pairs = zip(self.analysis.bounds, self.analysis.costs, strict=True)
+        of_signature = [_limited_by(*each, intense) for each in pairs]
         return np.array([REGIMES.index(regime) for regime in of_signature], dtype=np.int8)[self.signature]
 
     @cached_property
@@ -475,9 +474,9 @@ class Times:
         )
 
 
-def _limited_by(bound: Bound | None, cost: OpCost | Uncosted) -> Regime:
+def _limited_by(bound: Bound | None, cost: OpCost | Uncosted, intense: float) -> Regime:
     if bound is not None and bound.limiter is not Limiter.NOTHING:
         return _OF_LIMITER.get(bound.limiter, Regime.MEMORY)
     if isinstance(cost, OpCost) and cost.bytes_moved:
-        return Regime.COMPUTE if cost.matrix_flops > _INTENSE * cost.bytes_moved else Regime.MEMORY
+        return Regime.COMPUTE if cost.matrix_flops > intense * cost.bytes_moved else Regime.MEMORY
     return Regime.UNKNOWN

@@ -15,7 +15,7 @@ import msgspec
 from rooflight.records.account import Place
 from rooflight.records.files import write_kept
 from rooflight.records.timeline import HostLine, Within
-from rooflight.sources.capture.run.sampler import INTERVAL_S
+from rooflight.sources.capture.run.sampler import INTERVAL_S, SHARE
 from rooflight.sources.capture.time.host_lines import HostLines, Key
 
 _EVERY: Final = 100  # samples: a worker that is killed leaves what it had written until then
@@ -26,12 +26,12 @@ class _WorkerLines(HostLines):
     """Lines of a worker, in a file that it writes every second."""
 
     def __init__(self, file: Path) -> None:
-        super().__init__(INTERVAL_S)
+        super().__init__(INTERVAL_S, SHARE)
         self._file, self._seen = file, 0
 
-    def take(self, key: Key, wall_s: float, awake_s: float) -> None:
+    def take(self, key: Key, wall_s: float, ran_s: float, waited_s: float) -> None:
         """A sample, as of any thread."""
-        super().take(key, wall_s, awake_s)
+        super().take(key, wall_s, ran_s, waited_s)
         self._seen += 1
         if self._seen % _EVERY == 0:
             self.write()

@@ -1,19 +1,18 @@
 """Host lines: a statistical sampler of the thread that runs a step, and whether it worked or slept.
 
-py-spy needs rights of its own, and pyinstrument does not know a waiting thread from a working one: this one reads the
-thread's CPU clock at each sample. It runs in steps of its own; those that are timed are not disturbed.
+py-spy needs rights of its own, and pyinstrument does not know a waiting thread from a working one: this one samples by
+the thread's CPU clock too. It runs in steps of its own; those that are timed are not disturbed.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from dis import opmap
 from importlib import import_module
+from math import inf
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -28,6 +27,7 @@ from rooflight.sources.capture.time.ticks import Ticks
 INTERVAL_S: Final = 1e-3
 LEAST_S: Final = 0.1
 """Steps are sampled for at least so long."""
+_HARDLY: Final = 0.25  # of its time: a line that seems to sleep less does not, the rest is chance
 _MOST_LINES: Final = 12
 _MOST_STEPS: Final = 50
 
@@ -81,72 +81,32 @@ def _ran(code: bytes, at: int) -> int:
 class HostLines:
     """Samples of the thread that makes it, while ``sampling`` is open."""
 
-    def __init__(self, interval_s: float = INTERVAL_S) -> None:
-        self._interval_s = interval_s
-        self._thread = threading.get_ident()
-        self._schedule = -1
-        with suppress(OSError):  # Linux alone has it
-            self._schedule = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
+    def __init__(self, interval_s: float = INTERVAL_S, share: float = inf) -> None:
+        self._interval_s, self._share = interval_s, share
         self._found: dict[Key, list[float]] = {}
         self._places: dict[CodeType, Within | None] = {}
         self._of_tensors: dict[tuple[int, int], Within] = {}
-        self._unsure: list[tuple[list[float], float]] = []
-        self._wall = self._awake = 0.0
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Sample until the end of the block, however it ends."""
-        ticks = Ticks(self._sample, self._interval_s, hurry=True)
-        self._wall, self._awake = time.perf_counter(), self._awake_s()
+        ticks = Ticks(self.key, self.take, self._interval_s, share=self._share, hurry=True)
         ticks.start()
         try:
             yield
         finally:
             ticks.stop()
-            self.close()
-
-    def close(self) -> None:
-        """Give back what it holds; for how long the thread runs is then told by its CPU clock."""
-        schedule, self._schedule = self._schedule, -1
-        if schedule >= 0:
-            with suppress(OSError):
-                os.close(schedule)
 
     def lines(self, steps: int) -> tuple[HostLine, ...]:
         """Where the thread was longest, of one of so many steps."""
-        seconds, asleep_s = ({key: both[at] / steps for key, both in self._found.items()} for at in (0, 1))
-        return longest_lines(seconds, asleep_s)
+        seconds, awake_s = ({key: both[at] / steps for key, both in self._found.items()} for at in (0, 1))
+        return longest_lines(seconds, awake_s)
 
-    def _sample(self, frame: FrameType) -> None:
-        key = self.key(frame)  # before a file is read, in which the thread goes on
-        now, awake = time.perf_counter(), self._awake_s()
-        self.take(key, now - self._wall, awake - self._awake)
-        self._wall, self._awake = now, awake
-
-    def take(self, key: Key, wall_s: float, awake_s: float) -> None:
-        """A sample: where the thread is, and for how long it was awake since the one before. A wait for a CPU is told
-        when it ends: the samples before, in which the thread was not awake at all, were no sleep for so long.
-        """
+    def take(self, key: Key, wall_s: float, ran_s: float, waited_s: float) -> None:
+        """A sample: where the thread is, and what it stands for."""
         found = self._found.setdefault(key, [0.0, 0.0])
         found[0] += wall_s
-        found[1] += max(0.0, wall_s - awake_s)
-        late_s = awake_s - wall_s
-        for each, slept_s in reversed(self._unsure):
-            back_s = min(slept_s, max(0.0, late_s))
-            each[1] -= back_s
-            late_s -= back_s
-        self._unsure = [*(() if awake_s > 0 else self._unsure), (found, max(0.0, wall_s - awake_s))]
-
-    def _awake_s(self) -> float:
-        return sum(self.clocks())
-
-    def clocks(self) -> tuple[float, float]:
-        """For how long the thread has run so far, and has waited for a CPU, which Linux alone tells."""
-        try:
-            ran, waited, _ = os.pread(self._schedule, 64, 0).split()
-        except (OSError, ValueError):  # or the program has closed it, and has another file of this number
-            return time.clock_gettime(time.pthread_getcpuclockid(self._thread)), 0.0
-        return int(ran) * 1e-9, int(waited) * 1e-9
+        found[1] += ran_s + waited_s
 
     def key(self, frame: FrameType) -> Key:
         """The innermost line of the program's own, and what library code it is in. A function that only begins has
@@ -199,7 +159,7 @@ class HostLines:
             self._places[code] = None if is_users(file) else named
         return self._places[code]
 
-    of_a_sample = (_sample, take, _awake_s, key, _ran, _computes, _caller, _called_by, _place, clocks)
+    of_a_sample = (take, key, _ran, _computes, _caller, _called_by, _place)
 
 
 def skip_compiling(*functions: Any) -> None:
@@ -212,19 +172,26 @@ def skip_compiling(*functions: Any) -> None:
             frames.set_code_exec_strategy(function.__code__, skip)
 
 
-def longest_lines(seconds: Mapping[Key, float], asleep_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
-    """The lines that took longest, each with the call that took most of it."""
+def longest_lines(seconds: Mapping[Key, float], awake_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
+    """The lines that took longest, each with the call that took most of it. They slept for what ticks by the wall saw
+    more of them than ticks by the CPU's clock, in all for what the thread was not awake; for how long they were awake
+    both say.
+    """
     found: dict[tuple[Place | None, Within], HostLine] = {}
+    asleep_s = {key: each_s - awake_s.get(key, 0.0) for key, each_s in seconds.items()}
+    asleep_s = {key: each_s if each_s > _HARDLY * seconds[key] else 0.0 for key, each_s in asleep_s.items()}
+    slept_s = max(0.0, sum(seconds.values()) - sum(awake_s.values()))
+    scale = slept_s / max(sum(asleep_s.values()), 1e-12)
     for key in sorted(seconds, key=lambda key: -seconds[key]):
         code, instruction, within, caller, called_at = key
-        if seconds[key] <= 0:
-            break
-        place = None if code is None else place_at(code, instruction, caller, called_at)
-        line = place and structs.replace(place, calls="", caller="")
-        first = found.get((line, within), HostLine(where=place, within=within, seconds=0.0, asleep_s=0.0))
-        found[line, within] = replace(
-            first, seconds=first.seconds + seconds[key], asleep_s=first.asleep_s + asleep_s[key]
-        )
+        its_asleep_s = min(asleep_s[key] * scale, seconds[key])
+        its_s = its_asleep_s + (awake_s.get(key, 0.0) + max(0.0, seconds[key] - its_asleep_s)) / 2
+        if its_s > 0:
+            place = None if code is None else place_at(code, instruction, caller, called_at)
+            line = place and structs.replace(place, calls="", caller="")
+            first = found.get((line, within), HostLine(where=place, within=within, seconds=0.0, asleep_s=0.0))
+            both = first.seconds + its_s, first.asleep_s + its_asleep_s
+            found[line, within] = replace(first, seconds=both[0], asleep_s=both[1])
     return tuple(sorted(found.values(), key=lambda each: -each.seconds)[:_MOST_LINES])
 
 
