@@ -56,6 +56,26 @@ def test_ops_of_a_module_are_at_its_own_lines_and_a_librarys_at_the_line_that_ca
     assert line_of(found, "mm", "BACKWARD") == {"y = self.inner(x)"}
 
 
+def test_ops_that_compiled_code_does_are_told_from_others() -> None:
+    model, x = torch.compile(nn.Sequential(Squares(), nn.Softplus()), backend="eager"), torch.ones(2, 4)
+
+    @torch.compile(backend="eager")
+    def loss(y):
+        return y.exp().mean()
+
+    with rl.record() as recording:
+        (loss(model(x)) * x.cos().sum()).backward()
+    torch._dynamo.reset()
+    compiled: dict[bool, set[str]] = {True: set(), False: set()}
+    for record in recording.session.records:
+        compiled[record.place.compiled].add(record.signature.name.removeprefix("aten::"))
+    inside = {"addmm", "tanh", "softplus", "exp", "mean", "tanh_backward", "softplus_backward"}
+    assert inside <= compiled[True]
+    assert not inside & compiled[False]
+    assert {"cos", "sum"} <= compiled[False]
+    assert not {"cos"} & compiled[True]
+
+
 def test_ops_without_gradients_between_others_do_not_take_their_backward() -> None:
     x = torch.ones(3, requires_grad=True)
 

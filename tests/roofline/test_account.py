@@ -28,6 +28,7 @@ from rooflight.records.session import Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, Within
 from rooflight.roofline.account.account import Account, Pieces
 from rooflight.roofline.account.cut import seen_in
+from rooflight.roofline.account.times import Times
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.tables.findings import answer, findings_facts
 from rooflight.roofline.tables.report import analysis_facts, batch_of
@@ -63,6 +64,23 @@ def test_without_roofs_a_kernel_is_no_dispatch_and_products_compute() -> None:
     account = analyze(session, unknown).account
     assert account.by("cause")[Cause.UNBOUNDED] == pytest.approx(10.0, rel=1e-3)
     assert [(row.cause, row.regime) for row in account.rows][:1] == [(Cause.UNBOUNDED, Regime.COMPUTE)]
+
+
+def test_of_compiled_code_ops_share_what_the_others_leave_of_a_step_by_what_fusion_leaves_of_them() -> None:
+    x = spec((1 << 20,))
+    half = op("aten::exp", {"self": x}, [x])
+    calls = [Call(op=half, reads=(0,), writes=(1,)), Call(op=half, reads=(1,), writes=(2,)),
+             Call(op=half, reads=(2,), writes=(3,)), Call(op=half, reads=(2,), writes=(4,))]  # fmt: skip
+    session = session_of(calls, times=[[8.0, 4.0, 2.0, 2.0]], walls=[10.0], storage_bytes=(4 << 20,) * 5)
+    within = Place(file="a.py", line=1, compiled=True)
+    columns = replace(session.columns, place=np.array([1, 1, 0, 0], dtype=np.int32))
+    compiled = replace(session, columns=columns, places=(Place(), within), environment={"device_kind": "cpu"})
+    times = Times(analyze(compiled, device("cpu")))
+    # the others take 2 s each and two usual gaps; of the merged ones half of the bytes is left
+    assert times.seconds == pytest.approx([4.0, 2.0, 2.0, 2.0], rel=1e-4)
+    account = times.analysis.account
+    assert account.wall_s == pytest.approx(10.0)
+    assert account.by("cause").get(Cause.LAUNCHES, 0.0) < 1e-3
 
 
 def test_a_bound_alone_has_light_and_what_fusion_would_save() -> None:

@@ -114,7 +114,7 @@ def shown_path(file: str) -> str:
 class Place(Fields, frozen=True, kw_only=True):
     """Where in a program: a ``line`` of a ``file``, relative to the working folder, its ``function``, what that line
     ``calls``, as it is written there, the line of the ``caller`` of that function (``train.py:112``), or a ``module``
-    of the model by its class; empty and 0 where it is not known.
+    of the model by its class; empty and 0 where it is not known. ``compiled``: torch.compile's code runs in its place.
     """
 
     file: str = ""
@@ -123,6 +123,7 @@ class Place(Fields, frozen=True, kw_only=True):
     module: str = ""
     calls: str = ""
     caller: str = ""
+    compiled: bool = False
 
     @property
     def at(self) -> str:

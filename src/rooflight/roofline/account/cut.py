@@ -163,8 +163,8 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     seen, took_s, bound_s = len(measurement.wall_samples_s), times.own_s, times.bound_s
     # a call far above its bound is as small as its dispatch if that, or its work, is little
     little = (bound_s < _LITTLE_S) & ~times.unbounded
-    small = ((took_s < _SMALL * times.floor_s) | little) & (bound_s < _FAR * took_s)
-    own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s, 0.0))
+    small = ((took_s < _SMALL * times.floor_s) | little) & (bound_s < _FAR * took_s) & ~times.merged
+    own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s * ~times.merged, 0.0))
     yield from work(times, own_s, np.where(small, own_s, took_s), seen)
     freeing_s = np.minimum(times.freeing_s, times.host_s)
     yield Pieces.of_calls(Cause.ALLOCATOR, freeing_s, None, seen)

@@ -147,15 +147,34 @@ class Times:
         """``seconds``, those of views on a CPU too."""
         if self.measured and self.analysis.measurement is not None:
             found = np.nan_to_num(self.analysis.measurement.op_s[self.records])
+            found = self._as_compiled(found) if self.merged.any() else found
             # a profiler slows short ops down, and what took part of a step took no more than it
             return found * min(1.0, self.step_s / max(float(found.sum()), 1e-12)) if self.on_cpu else found
         if self.analysis.predicts:
             return self.analysis.predicted_op_s
         if self.on_cpu and self.analysis.totals.measured_s:  # of compiled code: the step shared out by the bounds
-            guessed = self.bound_s + USUAL_OP_S * self.works
+            guessed = np.where(self.merged, self.fused_s, self.bound_s + USUAL_OP_S * self.works)
             waited_s = self.in_library(*WAITS)[0]
             return np.asarray(guessed * (self.step_s - waited_s) / max(float(guessed.sum()), 1e-12))
         return self.bound_s
+
+    @cached_property
+    def merged(self) -> Flags:
+        """Calls that compiled code does in the timed steps, in kernels of its own."""
+        compiled = np.array([place.compiled for place in self.session.places], dtype=np.bool_)
+        return np.asarray(compiled[self.session.columns.place[self.records]])
+
+    def _as_compiled(self, eager_s: Float64) -> Float64:
+        """Of calls timed eagerly, those that compiled code does share what the others leave of a step, by what fusion
+        leaves of the time of each.
+        """
+        merged = self.merged
+        with np.errstate(invalid="ignore", divide="ignore"):
+            found = eager_s * np.where(merged & (self.bound_s > 0), np.minimum(1.0, self.fused_s / self.bound_s), 1.0)
+        gaps_s = _USUAL_GAP_S * np.count_nonzero(~merged) + (float(self._least_gaps.sum()) if len(self._gaps) else 0.0)
+        rest_s = self.step_s - float(found[~merged].sum()) - gaps_s - self.in_library(*WAITS)[0]
+        found[merged] *= max(0.0, rest_s) / max(float(found[merged].sum()), 1e-12)
+        return np.asarray(found)
 
     @cached_property
     def works(self) -> Flags:
@@ -194,6 +213,7 @@ class Times:
         starts, took = starts[:, known], took[:, known]
         ended = np.concatenate([np.zeros((len(starts), 1)), (starts + took)[:, :-1]], axis=1)
         found[:, known] = np.maximum(starts - ended, 0.0)
+        found[:, self.merged] = 0.0
         return found
 
     @cached_property

@@ -245,6 +245,11 @@ def _measured_notes(analysis: CostedSession) -> Iterable[str]:
         if measurement.of_the_session:
             yield f"No times for single ops ({measurement.clock}; a compiled model is recorded as it runs uncompiled)."
         return
+    if analysis.session.compiled:
+        yield (
+            "Compiled code runs eagerly while it is recorded, and its ops were timed then: the account shares what it "
+            "takes in other steps among them, by what fusion leaves of these times."
+        )
     if len(measurement.wall_samples_s) and (analysis.busy_s or 0.0) > (analysis.totals.measured_s or 0.0):
         yield "The ops, timed one by one, took longer than whole steps: their times are upper limits."
     if untimed := analysis.untimed_calls:
