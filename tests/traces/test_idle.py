@@ -88,6 +88,16 @@ def test_every_idle_moment_has_the_cause_that_the_host_shows(read, between):
     assert found.phases == ()
 
 
+def test_python_that_follows_a_wait_is_not_the_wait(read):
+    waits = [op("aten::item", 12, 26), call("cudaStreamSynchronize", 13, 25)]
+    for late, causes in (
+        (300, {"sync": 271, "launch": 9}),
+        (900, {"sync": 26 - 20, "host_late": 891 - 26, "launch": 9}),
+    ):
+        again = [op("aten::mm", late - 12, late + 10, **MM), launch(late - 10, 2), kernel(late, late + 10, 2)]
+        assert us(read(*FIRST, *waits, *again).measurement.timeline.idle) == plus(causes)
+
+
 def test_causes_have_how_often_how_long_and_where(read):
     host, queued = read(*FIRST, *SECOND).measurement.timeline.idle_details
     assert (host.cause, host.count, host.longest_s) == (IdleCause.HOST, 2, pytest.approx(71e-6))
