@@ -37,6 +37,8 @@ def line(number: int, calls: str = "", within: Within = Within.ITSELF, seconds: 
         ("file.write", Within.ITSELF, "binary"),
         ("torch.cat", Within.OPS, "preallocate"),
         ("torch.tensor", Within.ITSELF, "np.stack"),
+        ("default_collate", Within.ITSELF, "workers"),
+        ("rnn.pad_sequence", Within.OPS, "workers"),
         ("tokenize", Within.ITSELF, HOST.short),
         ("concatenated_names", Within.ITSELF, HOST.short),
         ("blueprint", Within.ITSELF, HOST.short),
@@ -44,6 +46,11 @@ def line(number: int, calls: str = "", within: Within = Within.ITSELF, seconds: 
 )
 def test_what_a_line_calls_decides_what_helps(calls: str, within: Within, word: str) -> None:
     assert word in remedy_of(line(1, calls, within)).short
+
+
+def test_a_function_that_makes_batches_belongs_in_workers_unless_its_line_has_a_remedy_of_its_own() -> None:
+    assert "workers" in remedy_of(line(1, "torch.stack", function="collate_words")).short
+    assert "np.stack" in remedy_of(line(1, "torch.tensor", function="collate_words")).short
 
 
 def test_the_hottest_line_is_of_the_function_in_which_most_of_the_time_is() -> None:

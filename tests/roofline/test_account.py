@@ -24,7 +24,7 @@ from rooflight.records.account import CAUSES, REGIME_OF, Cause, Place, Regime
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction
-from rooflight.records.session import Session
+from rooflight.records.session import Lifetimes, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, Within
 from rooflight.roofline.account.account import Account, Pieces
 from rooflight.roofline.account.cut import seen_in
@@ -81,6 +81,30 @@ def test_of_compiled_code_ops_share_what_the_others_leave_of_a_step_by_what_fusi
     account = times.analysis.account
     assert account.wall_s == pytest.approx(10.0)
     assert account.by("cause").get(Cause.LAUNCHES, 0.0) < 1e-3
+
+
+def test_what_the_system_takes_for_new_pages_is_of_those_calls_that_make_large_results() -> None:
+    x = spec((1 << 20,))
+    exp, small = op("aten::exp", {"self": x}, [x]), EXP
+    calls = [Call(op=exp, reads=(0,), writes=(1,)), Call(op=exp, reads=(1,), writes=(1,)),
+             Call(op=small, reads=(2,), writes=(3,))]  # fmt: skip
+    size = 4 << 20
+    session = session_of(calls, times=[[1e9, 1e9, 1.0]], walls=[3e9], storage_bytes=(size, size, B, B),
+                         environment={"device_kind": "cpu"})  # fmt: skip
+    count = len(session)
+    lifetimes = Lifetimes(kind=np.zeros(4, np.int8), made=np.array([-1, 0, -1, 2], np.int32),
+                          freed=np.full(4, count, np.int32), local=np.zeros(4, np.bool_))  # fmt: skip
+    for pages, fetched in ((1024.0, 6e8), (100.0, 0.0)):
+        host = HostTime(cpu_s=3e9, fetched_s=6e8, pages=pages)
+        measured = replace(session.measurement, host=host)
+        analysis = analyze(replace(session, lifetimes=lifetimes, measurement=measured), device("cpu"))
+        assert Times(analysis).fetching_s == pytest.approx([fetched, 0, 0])
+        row = [row for row in analysis.account.rows if row.cause is Cause.ALLOCATOR]
+        assert [(each.seconds, each.regime) for each in row] == [(pytest.approx(fetched), Regime.MEMORY)] * bool(
+            fetched
+        )
+        found = [each for each in diagnose(analysis).findings if each.id == "fresh-memory"]
+        assert [each.predicted_gain_s for each in found] == [pytest.approx(0.9 * fetched)] * bool(fetched)
 
 
 def test_a_bound_alone_has_light_and_what_fusion_would_save() -> None:

@@ -292,6 +292,7 @@ class HostLine:
     within: Within
     seconds: float
     asleep_s: float
+    fetched_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,10 +311,13 @@ class Compilation:
 class HostTime:
     """What the host's thread did in a step: its CPU seconds in the timed steps, in the mean, and, sampled in steps of
     their own, the ``lines`` where it was longest. ``after_s``: from the end of the last op to that of the step, in the
-    median of profiled ones; None where that is not known. ``compilations`` of this process, if any.
+    median of profiled ones; None where that is not known. ``compilations`` of this process, if any. ``pages`` that
+    were new to the program in a step, and of its CPU seconds those ``fetched_s`` that the system took to give them.
     """
 
     cpu_s: float
+    fetched_s: float = 0.0
+    pages: float = 0.0
     lines: tuple[HostLine, ...] = ()
     compilations: tuple[Compilation, ...] = ()
     after_s: float | None = None

@@ -10,10 +10,11 @@ from typing import Any, Final, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from rooflight.costs.cost import Float32Kind, OpCost
+from rooflight.costs.cost import Float32Kind, OpCost, Uncosted
 from rooflight.costs.lanes import larger
 from rooflight.costs.registry import traits_of
 from rooflight.hardware.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
+from rooflight.records.account import Regime
 from rooflight.records.dtypes import FLOAT32_PRECISIONS, float32_fact, float32_setting, precision_of
 from rooflight.records.signature import COMPUTED_IN, OpSignature
 
@@ -291,3 +292,16 @@ def as_it_ran(device: DeviceSpec, precision: str) -> DeviceSpec:
         return roofs and replace(roofs, matrix_flops_per_s={**roofs.matrix_flops_per_s, "float32": peak})
 
     return replace(device, datasheet=faster(device.datasheet), calibrated=faster(device.calibrated))
+
+
+_OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
+_MEET: Final = {True: 10, False: 150}  # FLOPs per byte at which the roofs of a CPU, and of a GPU, are about equal
+
+
+def regime_of(bound: Bound | None, cost: OpCost | Uncosted, *, on_cpu: bool) -> Regime:
+    """What limits an op: its bound's limiter; where no roof is known, by FLOPs per byte."""
+    if bound is not None and bound.limiter is not Limiter.NOTHING:
+        return _OF_LIMITER.get(bound.limiter, Regime.MEMORY)
+    if isinstance(cost, OpCost) and cost.bytes_moved:
+        return Regime.COMPUTE if cost.matrix_flops > _MEET[on_cpu] * cost.bytes_moved else Regime.MEMORY
+    return Regime.UNKNOWN

@@ -6,6 +6,7 @@ from typing import Final
 
 from rooflight.diagnosis.remedies import (
     algebra,
+    allocating,
     attention,
     compiled,
     exchange,
@@ -36,6 +37,7 @@ RULES: Final = (
     *exchange.RULES,
     *transfers.RULES,
     *compiled.RULES,
+    *allocating.RULES,
     *kernels.RULES,
     *size.RULES,
 )

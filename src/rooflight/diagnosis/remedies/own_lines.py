@@ -57,15 +57,22 @@ _CONVERTING: Final[Mapping[str, Any]] = {
     "short": "one array for all: np.stack, from_numpy",
     "rest": "torch.tensor() goes through a list number by number; a tensor that is kept, or tensor ops, need no list",
 }
+_PREPARING: Final[Mapping[str, Any]] = {
+    "title": "the main process prepares batches",
+    "short": "in the loader's workers, by its collate_fn",
+    "rest": "a batch ahead: DataLoader(num_workers=N, collate_fn=...); or once, and kept",
+}
 _OF_CALLS: Final = (
     (re.compile(r"^gc\.collect|empty_cache|malloc_trim"), _COLLECTING),
     (re.compile(r"deepcopy"), _COPYING),
     (re.compile(r"(^|\.)(tensor|as_tensor|FloatTensor|LongTensor|tolist)$"), _CONVERTING),
     (re.compile(r"(^|\.)(print|debug|info|warning|format|dumps|repr|str|f-string)$"), _TEXT),
+    (re.compile(r"(^|\.)(\w*collate\w*|pad_sequence|transforms?|augment\w*)$"), _PREPARING),
     (re.compile(r"(^|\.)(cat|stack|vstack|hstack|concat|concatenate)$"), _GROWING),
     (re.compile(r"(^|\.)(open|write|writelines|flush|fsync|save\w*|dump|to_csv|read\w*|loadtxt|load)$"), _FILES),
 )
 """What a line calls, as it is written there, and what helps against that."""
+_OF_BATCHES: Final = re.compile(r"collate|augment", re.IGNORECASE)
 _WITHIN: Final = {Within.TEXT: _TEXT, Within.FILES: _FILES, Within.COPYING: _COPYING}
 _ASLEEP: Final = 0.7
 
@@ -80,6 +87,8 @@ def remedy_of(line: HostLine | None) -> Remedy:
     calls = line.where.calls if line is not None and line.where else ""
     words = _WITHIN.get(line.within) if line is not None else None
     words = words or next((each for pattern, each in _OF_CALLS if pattern.search(calls)), {})
+    if line is not None and line.where and words in ({}, _GROWING):  # joined once, where a batch is made
+        words = _PREPARING if _OF_BATCHES.search(line.where.function) else words
     return replace(HOST, **words)
 
 

@@ -22,6 +22,7 @@ NEAR: Final = {"cpu": 0.01, "cuda": 0.5}
 libraries mostly reach more than half. Gathers, and writes to pages that are new to the program, reach a few percent of
 a CPU's bandwidth."""
 SHORT_S: Final = 20e-6
+_MEMORY: Final = np.int8(REGIMES.index(Regime.MEMORY))
 _SMALL: Final = 8.0  # times the dispatch floor
 _LITTLE_S: Final = 2e-6
 _FAR: Final = 0.1
@@ -165,8 +166,10 @@ def of_a_thread(times: Times) -> Iterator[Pieces]:
     little = (bound_s < _LITTLE_S) & ~times.unbounded
     small = ((took_s < _SMALL * times.floor_s) | little) & (bound_s < _FAR * took_s) & ~times.merged
     own_s = np.where(small, np.minimum(took_s, bound_s), np.maximum(took_s - times.floor_s * ~times.merged, 0.0))
-    yield from work(times, own_s, np.where(small, own_s, took_s), seen)
+    fetching_s = np.minimum(times.fetching_s, own_s)
+    yield from work(times, own_s - fetching_s, np.where(small, own_s, took_s) - fetching_s, seen)
     freeing_s = np.minimum(times.freeing_s, times.host_s)
+    yield Pieces.of_calls(Cause.ALLOCATOR, fetching_s, np.full(len(own_s), _MEMORY), seen)
     yield Pieces.of_calls(Cause.ALLOCATOR, freeing_s, None, seen)
     yield Pieces.of_calls(Cause.LAUNCHES, took_s - own_s + times.host_s - freeing_s, None, seen)
     yield from _between_ops(times, float(own_s[times.collectives].sum()), measurement.wall_samples_s)
@@ -192,10 +195,12 @@ def of_lines(lines: Sequence[HostLine], seconds: float, seen: int, own: Cause = 
         mine_s = seconds * line.seconds / sampled_s
         cause = _CAUSE_OF.get(line.within, own) if own is Cause.PYTHON else own
         asleep_s = mine_s * line.asleep_s / line.seconds if cause in (Cause.PYTHON, Cause.NO_OP) else 0.0
+        fetched_s = min(mine_s - asleep_s, mine_s * line.fetched_s / line.seconds) if cause is Cause.NO_OP else 0.0
         place = line.where
         yield Pieces.waited(Cause.ASLEEP, asleep_s, seen, place)
+        yield Pieces.waited(Cause.ALLOCATOR, fetched_s, seen, place, Regime.MEMORY)
         cause = Cause.UNKNOWN if cause is Cause.PYTHON and place is None else cause
-        yield Pieces.waited(cause, mine_s - asleep_s, seen, place)
+        yield Pieces.waited(cause, mine_s - asleep_s - fetched_s, seen, place)
 
 
 def seen_in(walls: Float64, seconds: float) -> int:

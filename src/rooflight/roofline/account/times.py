@@ -13,30 +13,28 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.costs.cost import OpCost, Uncosted
+from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.hardware.network.collectives import kind_of
-from rooflight.records.account import REGIMES, Regime
+from rooflight.records.account import REGIMES
 from rooflight.records.measurement import Float64
 from rooflight.records.session import Flags, Int8, Int64
 from rooflight.records.signature import ON_HOST
 from rooflight.records.timeline import Between, HostLine, Idle, IdleCause, Timeline, Within
-from rooflight.roofline.bound import Bound, Limiter
+from rooflight.roofline.account.pages import freed_bytes, made_bytes
+from rooflight.roofline.bound import regime_of
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.host import crosses
 
 LONG_GAP_S: Final = 1e-4  # between two ops of one thread: the Python of torch needs less
-_OF_SYSTEM_BYTES: Final = 1 << 20  # so large a tensor has pages of its own, which the system takes back
 _FREEING_S: Final = 1e-10  # a byte, at most: an EPYC took 0.6e-10 to 0.7e-10 for tensors of 32 and 128 MB
+_MANY_PAGES: Final = 256  # a step: 1 MiB
 _USUAL_GAP_S: Final = 1e-5
 USUAL_OP_S: Final = 5e-6  # of a call that does nothing, in eager torch
 _FLOOR: Final = 10  # percentile of the times of calls that work: what a call takes that does nothing
 _LEAST_RUN: Final = 0.2  # of a step that other programs hold up: what is taken for its own at least
 _MOST_FLOOR_S: Final = 1e-5
 
-_OF_LIMITER: Final = {Limiter.COMPUTE: Regime.COMPUTE, Limiter.NETWORK: Regime.COMMUNICATION}
-_INTENSE: Final = {"cpu": 10}  # FLOPs per byte: about where roofs meet
-_INTENSE_GPU: Final = 150
 _BACKENDS: Final = ("nccl:", "rccl:", "gloo:", "mpi:")
 OWN_CODE: Final = ("other", "run", "calls without gradients")
 """Names of what lies before a step that is the script's own; of a run without a step, all of it."""
@@ -232,15 +230,10 @@ class Times:
     @cached_property
     def _freeing_s(self) -> Float64:
         """Before each call, of the gap what it takes to give back the memory of tensors that were freed in it."""
-        lifetimes, freed = self.session.lifetimes, np.zeros(len(self.records))
-        if lifetimes is None or not len(self._gaps):
-            return freed
-        sizes: Float64 = self.session.storage_bytes.astype(np.float64)
-        large = (lifetimes.freed >= 0) & (sizes >= _OF_SYSTEM_BYTES)
-        before = np.searchsorted(self.records, lifetimes.freed[large])
-        inside = before < len(freed)
-        np.add.at(freed, before[inside], _FREEING_S * sizes[large][inside])
-        return np.asarray(np.minimum(freed, self._gaps.min(axis=0)))
+        if not len(self._gaps):
+            return np.zeros(len(self.records))
+        freeing_s = _FREEING_S * freed_bytes(self.session, self.records)
+        return np.asarray(np.minimum(freeing_s, self._gaps.min(axis=0)))
 
     @property
     def _after_s(self) -> float | None:
@@ -347,9 +340,8 @@ class Times:
     @cached_property
     def limited_by(self) -> Int8:
         """The regime of each call's bound, by its place in ``REGIMES``; where no roof is known, by FLOPs per byte."""
-        intense = _INTENSE.get(self.analysis.device.kind, _INTENSE_GPU)
         pairs = zip(self.analysis.bounds, self.analysis.costs, strict=True)
-        of_signature = [_limited_by(*each, intense) for each in pairs]
+        of_signature = [regime_of(*each, on_cpu=self.on_cpu) for each in pairs]
         return np.array([REGIMES.index(regime) for regime in of_signature], dtype=np.int8)[self.signature]
 
     @cached_property
@@ -462,6 +454,18 @@ class Times:
         return flags[self.signature] if len(flags) else np.empty(0, dtype=np.bool_)
 
     @cached_property
+    def fetching_s(self) -> Float64:
+        """Of each call on a CPU what the system takes to give its results pages that are new to the program: its CPU
+        time, where many are, by the bytes of large results.
+        """
+        host = self.analysis.measurement.host if self.analysis.measurement is not None else None
+        made = made_bytes(self.session, self.records)
+        if host is None or host.pages < _MANY_PAGES or not self.measured or not self.on_cpu or not made.any():
+            return np.zeros(len(self.records))
+        fetched_s = max(0.0, host.fetched_s - float(self.freeing_s.sum()))
+        return np.asarray(np.minimum(fetched_s * made / made.sum(), np.maximum(0.0, self.seconds - self.bound_s)))
+
+    @cached_property
     def collectives(self) -> Flags:
         """Calls that exchange with other ranks; of a backend's own (``nccl:all_reduce``) no more is known."""
         names = [op.name.removeprefix("trace::") for op in self.session.signatures]
@@ -492,11 +496,3 @@ class Times:
         return self.where_op(
             not bound or not (bound.time_s or isinstance(cost, Uncosted) or cost.does_nothing) for bound, cost in pairs
         )
-
-
-def _limited_by(bound: Bound | None, cost: OpCost | Uncosted, intense: float) -> Regime:
-    if bound is not None and bound.limiter is not Limiter.NOTHING:
-        return _OF_LIMITER.get(bound.limiter, Regime.MEMORY)
-    if isinstance(cost, OpCost) and cost.bytes_moved:
-        return Regime.COMPUTE if cost.matrix_flops > intense * cost.bytes_moved else Regime.MEMORY
-    return Regime.UNKNOWN

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from operator import add
 from typing import TYPE_CHECKING, Final
 
+from rooflight.hardware.machine.memory import fetched_s, of_the_system
 from rooflight.records.timeline import Between, HostTime, Within
 from rooflight.sources.capture.time.host_lines import HostLines, Key, longest_lines, skip_compiling
 from rooflight.sources.capture.time.ticks import Ticks
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 1e-2
 SHARE: Final = 7e-3  # of the thread: a sample takes 0.1 to 0.2 ms, most of it to warm its caches again
-_MOST: Final = 1 << 18  # samples that are kept: 10 MB; then every second is dropped, and half as many follow
-_WIDTH: Final = 5
+_MOST: Final = 1 << 18  # samples that are kept: 14 MB; then every second is dropped, and half as many follow
+_WIDTH: Final = 7
 _FEW: Final = 8
 
 
@@ -35,6 +36,7 @@ class Sampler:
         self._ticks = Ticks(self._stacks.key, self._take, interval_s, share=share)
         self._numbers: dict[tuple[Key, bool], int] = {}
         self._samples = array("q")
+        self._before = of_the_system()
 
     # -- while the script runs
 
@@ -54,11 +56,14 @@ class Sampler:
 
     def skip_compiling(self) -> None:
         """Tell torch.compile, once torch is there, that it is not to compile what a signal runs."""
-        skip_compiling(Sampler._take, Sampler._thin, self._evaluates)
+        skip_compiling(Sampler._take, Sampler._thin, of_the_system, self._evaluates)
 
     def _take(self, key: Key, *seconds: float) -> None:
         number = self._numbers.setdefault((key, self._evaluates()), len(self._numbers))
-        self._samples.extend((time.perf_counter_ns(), number, *(int(each * 1e9) for each in seconds)))
+        now, before = of_the_system(), self._before
+        self._before = now
+        times = (int(each * 1e9) for each in (*seconds, now[0] - before[0]))
+        self._samples.extend((time.perf_counter_ns(), number, *times, now[1] - before[1]))
         if len(self._samples) >= _WIDTH * _MOST:
             self._thin()
 
@@ -83,20 +88,27 @@ class Sampler:
         import numpy as np  # not before the script says how many threads it may have
 
         samples = np.array(self._samples, dtype=np.int64).reshape(-1, _WIDTH)
-        at, number, took, ran, waited = samples.T
+        at, number, took, ran, waited, system, pages = samples.T
         stretch = np.searchsorted(begins, at, "right") - 1
         inside = (stretch >= 0) & (at <= ends[stretch]) if len(ends) else np.zeros(len(at), dtype=np.bool_)
         keys = list(self._numbers)
         inside &= np.array([mode == evaluating for _, mode in keys], dtype=np.bool_)[number]
         if np.count_nonzero(took[inside]) < _FEW:
             return None
-        seconds, awake_s = Counter[Key](), Counter[Key]()
-        for found, each in ((seconds, took), (awake_s, ran + waited)):
-            sums = np.bincount(number[inside], each[inside] * 1e-9 / len(begins), len(keys))
-            for (key, _), its_s in zip(keys, sums.tolist(), strict=True):
-                found[key] += its_s
-        cpu_s = float(ran[inside].sum()) * 1e-9 / len(begins)
-        return HostTime(cpu_s=cpu_s, lines=longest_lines(seconds, awake_s))
+        sums = list[Counter[Key]]()
+        for each in (took, ran + waited, system, pages * 1_000_000_000):
+            found = np.bincount(number[inside], each[inside] * 1e-9 / len(begins), len(keys))
+            sums.append(Counter())
+            for (key, _), its_sum in zip(keys, found.tolist(), strict=True):
+                sums[-1][key] += its_sum
+        seconds, awake_s, system_s, new = sums
+        fetched = {key: fetched_s(system_s[key], new[key]) for key in seconds}
+        return HostTime(
+            cpu_s=float(ran[inside].sum()) * 1e-9 / len(begins),
+            fetched_s=sum(fetched.values()),
+            pages=new.total(),
+            lines=longest_lines(seconds, awake_s, fetched),
+        )
 
     @property
     def whole(self) -> tuple[Between, ...]:

@@ -65,11 +65,11 @@ Key = tuple[CodeType | None, int, Within, CodeType | None, int]
 """Code, the instruction in it, what library code that is in, and the same of the caller's."""
 
 
-def _ran(code: bytes, at: int) -> int:
-    """The instruction that has taken time, where this one runs: at the next turn of a loop signals arrive for which an
-    operator of tensors was no place; a call was.
+def _ran(code: bytes, at: int, *, begins: bool) -> int:
+    """The instruction that has taken time, where this one runs: at the next turn of a loop, or where it calls a
+    function that ``begins``, signals arrive for which an operator of tensors was no place; a call was.
     """
-    if code[at] in _JUMPS:
+    if begins or code[at] in _JUMPS:
         for before in range(at - _INSTRUCTION, max(0, at - _INSTRUCTION * _BACK), -_INSTRUCTION):
             if code[before] in _OPERATORS:
                 return before
@@ -119,7 +119,7 @@ class HostLines:
                 within = Within.ITSELF
             place = self._place(each.f_code)
             if place is None:
-                at = _ran(each.f_code.co_code, max(0, each.f_lasti))
+                at = _ran(each.f_code.co_code, max(0, each.f_lasti), begins=begins and each is frame.f_back)
                 within = within or self._called_by(each.f_back) or self._computes(each, at)
                 return each.f_code, at, within, *self._caller(each)
             if place and (not within or (within in _GENERAL and place not in _GENERAL)):
@@ -172,7 +172,9 @@ def skip_compiling(*functions: Any) -> None:
             frames.set_code_exec_strategy(function.__code__, skip)
 
 
-def longest_lines(seconds: Mapping[Key, float], awake_s: Mapping[Key, float]) -> tuple[HostLine, ...]:
+def longest_lines(
+    seconds: Mapping[Key, float], awake_s: Mapping[Key, float], fetched_s: Mapping[Key, float] | None = None
+) -> tuple[HostLine, ...]:
     """The lines that took longest, each with the call that took most of it. They slept for what ticks by the wall saw
     more of them than ticks by the CPU's clock, in all for what the thread was not awake; for how long they were awake
     both say.
@@ -190,8 +192,12 @@ def longest_lines(seconds: Mapping[Key, float], awake_s: Mapping[Key, float]) ->
             place = None if code is None else place_at(code, instruction, caller, called_at)
             line = place and structs.replace(place, calls="", caller="")
             first = found.get((line, within), HostLine(where=place, within=within, seconds=0.0, asleep_s=0.0))
-            both = first.seconds + its_s, first.asleep_s + its_asleep_s
-            found[line, within] = replace(first, seconds=both[0], asleep_s=both[1])
+            found[line, within] = replace(
+                first,
+                seconds=first.seconds + its_s,
+                asleep_s=first.asleep_s + its_asleep_s,
+                fetched_s=first.fetched_s + (fetched_s or {}).get(key, 0.0),
+            )
     return tuple(sorted(found.values(), key=lambda each: -each.seconds)[:_MOST_LINES])
 
 

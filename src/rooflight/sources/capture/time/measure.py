@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.hardware.machine.cpu_load import Bystander
+from rooflight.hardware.machine.memory import fetched_s, of_the_system
 from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.measurement import SAME_STEP, Measurement, other_step
 from rooflight.records.session import Session
@@ -187,6 +188,7 @@ def _time_steps(
     bystander = None if together else Bystander()
     walls: list[float] = []
     worked: list[float] = []
+    before = of_the_system()
     while len(walls) < 3 or (len(walls) < max_runs and _longest(sum(walls), together) < max_seconds):
         say(f"timing step {len(walls) + 1}")
         start, begun = perf_counter(), thread_time()
@@ -195,7 +197,8 @@ def _time_steps(
         walls.append(perf_counter() - start)
         worked.append(thread_time() - begun)
     share = None if bystander is None else bystander.others()
-    host = HostTime(cpu_s=fmean(worked))
+    system_s, pages = ((now - then) / len(walls) for then, now in zip(before, of_the_system(), strict=True))
+    host = HostTime(cpu_s=fmean(worked), fetched_s=fetched_s(system_s, pages), pages=pages)
     return Measurement(
         wall_samples_s=np.array(walls), op_samples_s=np.empty((0, 0)), clock="", others_share=share, host=host
     )
