@@ -11,6 +11,7 @@ from rooflight.diagnosis.remedies import (
     compiled,
     exchange,
     kernels,
+    layouts,
     loading,
     loops,
     optimizer,
@@ -38,6 +39,7 @@ RULES: Final = (
     *transfers.RULES,
     *compiled.RULES,
     *allocating.RULES,
+    *layouts.RULES,
     *kernels.RULES,
     *size.RULES,
 )

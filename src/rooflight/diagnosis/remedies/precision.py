@@ -61,7 +61,7 @@ _HALF: Final = ("float16", "bfloat16")
 _SLOW: Final = 8.0
 _FAST, _MUCH_SLOWER = 1.5, 6.0  # a CPU with units for half precision; times what float32 would take there
 _MUCH: Final = 0.15
-_COPYING: Final = ("aten::clone", "aten::contiguous", "aten::cat", "aten::copy_", "aten::repeat", "aten::stack")
+COPYING: Final = ("aten::clone", "aten::contiguous", "aten::cat", "aten::copy_", "aten::repeat", "aten::stack")
 
 
 def half_on_cpu(facts: Facts) -> Iterable[Draft]:
@@ -218,7 +218,7 @@ def copies(facts: Facts) -> Iterable[Draft]:
     """Copies that compute nothing."""
     of = facts.of
     copying = np.zeros(len(of.records), dtype=np.bool_)
-    copying[of.named(*_COPYING)] = True
+    copying[of.named(*COPYING)] = True
     elsewhere = facts.values.constant | of.collectives | of.crosses
     calls = np.flatnonzero(copying & (of.direction != Direction.OPTIMIZER) & ~elsewhere)
     big = calls[of.seconds[calls] > 3 * of.floor_s] if len(calls) else calls
