@@ -22,6 +22,7 @@ FRESH: Final = Remedy(
     waste=False,
 )
 _SPARED: Final = 0.9
+_LEAST: Final = 0.15  # of an iteration: how often glibc gives little back depends on what ran before, and is no mistake
 
 
 def fresh_memory(facts: Facts) -> Iterable[Draft]:
@@ -31,6 +32,8 @@ def fresh_memory(facts: Facts) -> Iterable[Draft]:
         return
     inside_s, outside_s = of.fetching_s, of.analysis.account.outside(Cause.ALLOCATOR)
     lost_s = float(inside_s.sum()) + outside_s
+    if lost_s < _LEAST * of.whole_s:
+        return
     calls = np.flatnonzero(inside_s)
     text = f"the system takes {Quantity(lost_s, 's')} of CPU time, {percent(lost_s / max(of.whole_s, 1e-12))}, to give "
     text += "results memory that is new to the program"

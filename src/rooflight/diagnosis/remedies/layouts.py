@@ -18,7 +18,7 @@ from rooflight.records.tensor import TensorSpec, contiguous_strides
 ACROSS: Final = Remedy(
     id="across-memory",
     title="memory is read across its order",
-    short="one order: .contiguous() where it is made",
+    short=".contiguous() once, dimensions in one order",
     rest="operands whose dimensions lie alike in memory; sums, scans and softmax along the last dimension; no steps "
     "over elements (x[:, ::2])",
     verify="the op takes a few times its bound",
