@@ -163,6 +163,7 @@ def test_weights_updated_by_hand_and_a_hard_exit(script):
     assert ended.document["totals"]["calls"] > 0
 
 
+@pytest.mark.slow
 def test_micro_batches_of_weights_updated_by_hand_some_in_every_second_step_are_one_step(script):
     """Three backward passes a step; the second layer is written in every second one, so that two steps make a cycle."""
     ended = script(
@@ -287,6 +288,7 @@ def test_a_phase_that_holds_each_step_is_the_step(script):
     assert ended.run["between"][0]["name"] == "calls without gradients"  # before each step
 
 
+@pytest.mark.slow
 def test_a_phase_is_the_step_of_tensors_alone_and_other_programs_are_named(script):
     text = """
 import torch, rooflight as rl
@@ -350,6 +352,7 @@ print("trained")
     assert ended.run["alike"][0]["backwards"] == 4
 
 
+@pytest.mark.slow
 def test_gradients_without_backward_and_a_traced_model(script):
     text = """
 import torch

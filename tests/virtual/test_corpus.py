@@ -12,7 +12,7 @@ from rooflight.front.sessions import predicted
 from rooflight.prediction.predictor import Predictor
 
 ATTENTION = "aten::scaled_dot_product_attention"
-QUICK = ["flash_and_triton", "no_sync_hook", "packed_tagger", "lbfgs_style"]
+QUICK = ["flash_and_triton", "no_sync_hook"]
 WITH_TORCHVISION = ("resnet_amp", "vit_tf32")
 RANKS = 8
 PREDICTOR = Predictor()
