@@ -14,6 +14,7 @@ import pytest
 from rooflight.records.timeline import HostTime
 from rooflight.sources.capture.run import sampler as module
 from rooflight.sources.capture.run.sampler import Sampler
+from rooflight.sources.capture.time.ticks import Ticks
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="timers that interrupt one thread are Linux's")
 
@@ -72,6 +73,21 @@ def test_turns_that_are_shorter_than_the_interval_are_told_apart_too() -> None:
     asleep = [each for each in lines if each.where.function.endswith("program")]
     assert sum(each.asleep_s for each in working) < 0.4 * sum(each.seconds for each in working)
     assert sum(each.asleep_s for each in asleep) > 0.6 * sum(each.seconds for each in asleep)
+
+
+def test_ticks_go_on_where_a_look_at_the_thread_fails() -> None:
+    looks = []
+
+    def see(_: object) -> None:
+        looks.append(1)
+        if len(looks) < 4:
+            raise RecursionError
+
+    ticks = Ticks(see, lambda *_: None, 5e-3)
+    ticks.start()
+    busy(0.2)
+    ticks.stop()
+    assert len(looks) > 8
 
 
 def test_the_signal_is_as_before_and_nothing_ticks_afterwards() -> None:

@@ -124,3 +124,44 @@ def test_of_batches_of_unequal_length_the_size_that_takes_longest_is_accounted(s
     assert "15 of 60 are of the recorded size" in " ".join(ended.err.split())
     between_s = sum(each["seconds"] for each in ended.run["between"])
     assert ended.document["account"]["wall_s"] >= long["median_s"] * 0.5 + between_s
+
+
+OWN_SIGNALS = """
+import asyncio, signal, threading, torch
+rings = [0, 0]
+def ring(number, frame):
+    rings[number == signal.SIGPROF] += 1
+signal.signal(signal.SIGALRM, ring)
+signal.signal(signal.SIGPROF, ring)
+signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+net = torch.nn.Linear(64, 64)
+some = torch.optim.SGD(net.parameters())
+def beside():
+    sum(number * number for number in range(300_000))
+async def step():
+    await asyncio.sleep(0.005)
+    exec("net(torch.randn(16, 64)).sum().backward()")
+    some.step()
+async def main():
+    for _ in range(40):
+        other = threading.Thread(target=beside)
+        other.start()
+        await step()
+        other.join()
+asyncio.run(main())
+signal.setitimer(signal.ITIMER_REAL, 0)
+signal.setitimer(signal.ITIMER_PROF, 0)
+assert all(count > 4 for count in rings), rings
+if threading.active_count() == 1:
+    net(torch.randn(16, 64)).sum()
+    raise SystemExit(3)
+"""
+
+
+def test_a_script_keeps_its_alarms_threads_and_event_loop_and_ends_within_a_step(script):
+    ended = script(OWN_SIGNALS)
+    assert ended.code == 3, ended.err
+    assert ended.run["step"]["count"] == 40
+    account = ended.document["account"]
+    assert sum(row["seconds"] for row in account["rows"]) == pytest.approx(account["wall_s"], rel=1e-3)

@@ -25,7 +25,7 @@ _OF_CPU: Final = 1  # the second of these
 _TO_THREAD: Final = 4  # SIGEV_THREAD_ID of Linux
 _SIGNAL: Final = getattr(signal, "SIGURG", 0)  # of Unix alone
 _SWITCH_S: Final = 2e-4  # a thread that runs Python gives the lock up so often, so that one that looks is on time
-_MOST_S: Final = 0.04
+_MOST_S: Final = 0.04  # short programs are seen, too
 _DEARER: Final = 1.1
 _GOLDEN: Final = 0.6180339887  # its multiples spread evenly between whole numbers
 
@@ -133,8 +133,8 @@ class Ticks:
         affordable_s = min(len(_CLOCKS) * self._cost_s / self._share, _MOST_S)
         self._due[number] = max(self._interval_s, affordable_s) * (0.5 + self._turn)
         seconds, part = divmod(self._due[number], 1)
-        once = (ctypes.c_long * 4)(0, 0, int(seconds), int(part * 1e9))
-        self._libc.timer_settime(self._timers[number], 0, ctypes.byref(once), None)
+        every = (ctypes.c_long * 4)(*(int(seconds), int(part * 1e9)) * 2)  # so often, where a look fails
+        self._libc.timer_settime(self._timers[number], 0, ctypes.byref(every), None)
 
     def _tick(self, _: int, frame: FrameType | None) -> None:
         if frame is not None and self._libc is not None:
