@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 from tracked import CPU
 
 import rooflight as rl
 from rooflight.devices import get
-from rooflight.diagnosis.diagnose import diagnose
-from rooflight.diagnosis.draft import Facts
+from rooflight.diagnosis.diagnose import _ranked, diagnose
+from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.diagnosis.values import Values, levels
 from rooflight.records.account import Place
@@ -460,3 +462,14 @@ def test_a_loader_between_steps_is_hidden_by_workers_for_which_cores_are_free() 
         assert first.short == short
         assert first.predicted_gain_s == pytest.approx(gain_s)
         assert found.step_s == pytest.approx(loader_s + step_s)
+
+
+@given(st.floats(1e-6, 1e3), st.floats(0.94, 1.06))
+def test_gains_that_noise_would_let_change_places_keep_the_order_of_their_rules(gain_s: float, times: float) -> None:
+    def draft(name: str, gain_s: float) -> Draft:
+        remedy = Remedy(id=name, title=name, short=name)
+        return Draft(remedy=remedy, regime=None, evidence="", lost_s=gain_s, gain_s=gain_s, low_s=0.5 * gain_s,
+                     high_s=gain_s, calls=NO_CALLS)  # fmt: skip
+
+    drafts = [draft("first", gain_s), draft("second", gain_s * times), draft("large", 2 * gain_s)]
+    assert [each.remedy.id for each in _ranked(drafts)] == ["large", "first", "second"]

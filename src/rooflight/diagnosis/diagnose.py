@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import log
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.findings import Diagnosis, Finding, RegimeShare
 
 _MOST_LAYERS: Final = 12
-_ALIKE: Final = 1.05  # gains of which the larger is so many times the other
+_ALIKE: Final = 1.08  # gains of which the larger is so many times the other
 _OUTDONE: Final = 2.5  # tuning that gains so many times what mending does comes first
 
 
@@ -56,7 +55,13 @@ def diagnose(analysis: Accounted) -> Diagnosis:
 
 def _ranked(drafts: Sequence[Draft]) -> list[Draft]:
     # what may gain nothing comes last; of gains that noise would let change places the rule decides that comes first
-    by_gain = sorted(drafts, key=lambda draft: (not draft.low_s, -round(log(max(draft.gain_s, 1e-12), _ALIKE))))
+    alike: list[list[tuple[int, Draft]]] = []
+    for place, draft in sorted(enumerate(drafts), key=lambda each: (not each[1].low_s, -each[1].gain_s)):
+        largest = alike[-1][0][1] if alike else None
+        if largest is None or draft.gain_s * _ALIKE < largest.gain_s or bool(draft.low_s) != bool(largest.low_s):
+            alike.append([])
+        alike[-1].append((place, draft))
+    by_gain = [draft for group in alike for _, draft in sorted(group, key=lambda each: each[0])]
     waste = [draft for draft in by_gain if draft.remedy.waste]
     most = waste[0].gain_s if waste else 0.0
     first = [draft for draft in by_gain if not draft.remedy.waste and draft.gain_s > _OUTDONE * most]
