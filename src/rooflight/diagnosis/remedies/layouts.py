@@ -31,7 +31,7 @@ _SCANS: Final = ("aten::cum", "aten::logcumsumexp", "aten::sort", "aten::topk")
 def across(facts: Facts) -> Iterable[Draft]:
     """Ops of large tensors of unlike order, or along a dimension that is not the densest, far from their bound."""
     of = facts.of
-    if not of.measured:
+    if not of.on_cpu or not of.measured:  # how far is far was measured on a CPU
         return
     took_s = of.seconds - of.fetching_s
     far = of.where_op(map(_goes_across, of.session.signatures)) & (of.bound_s > 0) & (took_s > _FAR * of.bound_s)
