@@ -42,7 +42,7 @@ def without_torch():
     """The command in a Python that has no torch: a function of its words that returns the ended process."""
     program = (
         "import sys; sys.modules['torch'] = sys.modules['transformers'] = None; sys.argv[0] = 'rooflight'\n"
-        "from rooflight.cli.main import main; main()"
+        "from rooflight.__main__ import main; main()"
     )
     command = [sys.executable, "-c", program]
     return lambda *words: subprocess.run([*command, *words], capture_output=True, text=True, check=False)

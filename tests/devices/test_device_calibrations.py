@@ -10,6 +10,7 @@ import pytest
 from rooflight import devices
 from rooflight.devices import MemoryLevel, Roofs, calibrations
 from rooflight.hardware.devices.calibrations import Calibration, CalibrationWarning
+from rooflight.records.files import cache_folder
 
 GPU = Calibration(
     fingerprint="NVIDIA H100 PCIe | driver 570.1 | torch 2.13",
@@ -167,13 +168,13 @@ def test_a_device_outside_the_catalog_has_measured_figures_only():
 
 
 def test_the_folder_follows_the_environment(monkeypatch, tmp_path):
-    assert calibrations.folder() == tmp_path / "cache"
+    assert cache_folder() == tmp_path / "cache"
     monkeypatch.delenv("ROOFLIGHT_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert calibrations.folder() == Path("/somewhere/rooflight")
+    assert cache_folder() == Path("/somewhere/rooflight")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/ada")
-    assert calibrations.folder() == Path("/home/ada/.cache/rooflight")
+    assert cache_folder() == Path("/home/ada/.cache/rooflight")
 
 
 def test_a_user_without_a_home_has_no_calibrations(monkeypatch):

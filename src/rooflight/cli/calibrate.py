@@ -71,14 +71,14 @@ def calibrate(
         return
     from rooflight.hardware.devices import calibrations
     from rooflight.hardware.machine import calibration
-    from rooflight.records.files import alone
+    from rooflight.records.files import alone, cache_folder
     from rooflight.records.measurement import BUSY_SHARE
 
     with interrupted("no new roofs were saved, and those saved before are unchanged"):
         measured = _with_progress(device, quick, threads)
     saved_at: Path | None = None
     if not quick:
-        with alone(calibrations.folder()):
+        with alone(cache_folder()):
             measured = measured if force else calibration.best_known(measured)
             saved_at = calibrations.save(measured)
     outputs.write(calibration.report_of(measured, saved_at))

@@ -20,15 +20,15 @@ from rooflight.cli.compile_bench import compile_bench
 from rooflight.cli.diagnose import diagnose
 from rooflight.cli.endings import ended
 from rooflight.cli.explain import explain
-from rooflight.cli.fit import fit
-from rooflight.cli.lint import lint
+from rooflight.cli.launch import Launch
 from rooflight.cli.options import Command, refuse_empty, verb
 from rooflight.cli.predict import predict
 from rooflight.cli.profile_decode import profile_decode
-from rooflight.cli.run import Launch, run
+from rooflight.cli.run import run
 from rooflight.cli.run_on import LaunchOn
 from rooflight.cli.sample import merge, sample
 from rooflight.cli.score import score
+from rooflight.cli.tables import fit, lint
 from rooflight.records.visible import visible
 from rooflight.reporting.encoding import ERRORS
 

@@ -20,7 +20,7 @@ from rooflight.hardware.devices.calibrations import DeviceKind
 from rooflight.hardware.devices.finding import HERE
 from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.hardware.devices.what_if import WhatIf
-from rooflight.records.files import alone
+from rooflight.records.files import alone, cache_folder
 from rooflight.records.measurement import BUSY_SHARE
 from rooflight.records.package import is_missing, need
 from rooflight.records.quantity import count_of
@@ -191,7 +191,7 @@ def calibrate(kind: str | None = None, *, threads: int | None = None, progress: 
         if calibration.busy_share(measured) >= BUSY_SHARE:
             _warn("these roofs may be low, as other programs are running: run rooflight calibrate when it is quiet")
     try:
-        with alone(calibrations.folder()):
+        with alone(cache_folder()):
             measured = calibration.best_known(measured)
             calibrations.save(measured)
     except OSError as error:  # a read-only home is no reason to stop

@@ -13,7 +13,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.hardware.devices import calibrations
 from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.dtypes import precision_of
-from rooflight.records.files import alone
+from rooflight.records.files import alone, cache_folder
 from rooflight.records.quantity import Quantity
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import memory_time, unit_times
@@ -124,7 +124,7 @@ def _keep(fingerprint: str, before: Analysis, higher: Roofs) -> None:
     try:
         if not fingerprint or calibrations.load(fingerprint) is None:
             return
-        with alone(calibrations.folder()):
+        with alone(cache_folder()):
             known = calibrations.load(fingerprint)
             if known is not None and known.roofs != before.device.calibrated:  # another process raised them meanwhile
                 now = Analysis(before.session, before.device.with_calibration(known.roofs), before.target)

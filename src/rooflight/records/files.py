@@ -29,6 +29,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def cache_folder() -> Path:
+    """Where calibrations and runs are kept: ROOFLIGHT_CACHE, otherwise ``rooflight`` in the user's cache folder.
+
+    Raises FileNotFoundError for a user without a home, as in some containers.
+    """
+    chosen = os.environ.get("ROOFLIGHT_CACHE")
+    if chosen:
+        return Path(chosen)
+    users = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(users) if users else Path.home() / ".cache") / "rooflight"
+    except RuntimeError as error:
+        raise FileNotFoundError(f"{error}: set ROOFLIGHT_CACHE to a folder") from None
+
+
 def write_kept(path: Path, content: str | bytes) -> None:
     """``write_whole`` into a cache, whose folder is made. A pipe or device there is removed: it would wait for one."""
     path.parent.mkdir(parents=True, exist_ok=True)

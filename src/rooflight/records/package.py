@@ -17,8 +17,10 @@ itself (``rooflight/__init__``), which is above all rooms, announces the functio
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -39,6 +41,18 @@ def is_missing(library: str) -> bool:
     if library in sys.modules:
         return sys.modules[library] is None
     return find_spec(library) is None
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is imported in the block sets off no garbage collection, which would look through all of torch's objects."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 def install_line(libraries: Iterable[str]) -> str:

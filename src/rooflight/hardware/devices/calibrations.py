@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import msgspec
 
 from rooflight.hardware.devices.catalog import find_by_torch_name
 from rooflight.hardware.devices.spec import DeviceSpec, Roofs
-from rooflight.records.files import write_kept
+from rooflight.records.files import cache_folder, write_kept
 from rooflight.records.visible import visible
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -78,7 +77,7 @@ def saved() -> tuple[Calibration, ...]:
     """
     calibrations = []
     try:
-        for path in folder().glob("calibration-*.json"):
+        for path in cache_folder().glob("calibration-*.json"):
             try:
                 calibrations.append(_read(path))
             except ValueError as error:
@@ -105,26 +104,11 @@ def device_of(calibration: Calibration) -> DeviceSpec:
     )
 
 
-def folder() -> Path:
-    """Where calibrations are kept: ROOFLIGHT_CACHE, otherwise ``rooflight`` in the user's cache folder.
-
-    Raises FileNotFoundError for a user without a home, as in some containers.
-    """
-    chosen = os.environ.get("ROOFLIGHT_CACHE")
-    if chosen:
-        return Path(chosen)
-    users = os.environ.get("XDG_CACHE_HOME")
-    try:
-        return (Path(users) if users else Path.home() / ".cache") / "rooflight"
-    except RuntimeError as error:
-        raise FileNotFoundError(f"{error}: set ROOFLIGHT_CACHE to a folder") from None
-
-
 def _path(fingerprint: str) -> Path:
     # The digest distinguishes fingerprints; the readable part is for people who look into the folder.
     readable = re.sub(r"[^A-Za-z0-9]+", "-", fingerprint)[:48].strip("-")
     digest = sha256(fingerprint.encode()).hexdigest()[:12]
-    return folder() / f"calibration-{readable}-{digest}.json"
+    return cache_folder() / f"calibration-{readable}-{digest}.json"
 
 
 def _read(path: Path) -> Calibration:

@@ -21,7 +21,7 @@ import msgspec
 from rooflight.hardware.devices import calibrations
 from rooflight.hardware.devices.calibrations import Calibration
 from rooflight.hardware.machine.calibration import best_known, raised
-from rooflight.records.files import alone, write_whole
+from rooflight.records.files import alone, cache_folder, write_whole
 from rooflight.sampling.executor import ray, slurm
 from rooflight.sampling.executor.options import NodesOptions
 from rooflight.sampling.executor.programs import Reply, next_reply, on_ray, on_slurm
@@ -170,7 +170,7 @@ def save_best(measured: Iterable[NodeCalibration], *, force: bool = False) -> tu
         if (new := each.calibration) is not None:
             earlier = best.get(new.fingerprint)
             best[new.fingerprint] = new if earlier is None else raised(new, earlier)
-    with alone(calibrations.folder()):
+    with alone(cache_folder()):
         return tuple(calibrations.save(each if force else best_known(each)) for each in best.values())
 
 

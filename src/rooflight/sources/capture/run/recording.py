@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.records.package import uncollected
 from rooflight.records.session import Session
 from rooflight.records.timeline import StepKind
 
@@ -79,7 +80,8 @@ class Recorder:
         self, kind: StepKind, place: int, cycle: int = 1, module: nn.Module | None = None, args: Any = ()
     ) -> None:
         """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
-        from rooflight.sources.capture.record.recorder import record
+        with uncollected():
+            from rooflight.sources.capture.record.recorder import record
 
         self._kind, self._place, self._cycle, self._holds = kind, place, cycle, set()
         self.count += 1

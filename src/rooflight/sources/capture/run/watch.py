@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from rooflight.records.package import uncollected
 from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
 from rooflight.sources.capture.run.hooks import WhenImported, before_exit, before_terminated, install
@@ -50,8 +51,9 @@ class Watch:
         return self.finder is not None and self.finder.waits.evaluates_since > 0
 
     def _torch_is_there(self) -> None:
-        from rooflight.hardware.machine.cpu_load import Bystander
-        from rooflight.sources.capture.run.finder import StepFinder
+        with uncollected():
+            from rooflight.hardware.machine.cpu_load import Bystander
+            from rooflight.sources.capture.run.finder import StepFinder
 
         watched = self.watched
         try:

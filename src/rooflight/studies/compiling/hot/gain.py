@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 import numpy as np
 
-from rooflight.hardware.devices.calibrations import folder
 from rooflight.hardware.devices.spec import DeviceSpec, MemoryLevel, Roofs
 from rooflight.hardware.machine.environment import fingerprint
-from rooflight.records.files import write_kept
+from rooflight.records.files import cache_folder, write_kept
 from rooflight.records.record import Direction
 from rooflight.records.session import Session
 from rooflight.records.signature import OpSignature
@@ -144,7 +143,7 @@ def remember(key: str, found: Remembered) -> None:
 
 
 def _path(key: str) -> Path:
-    return folder() / "hot_paths" / f"{key}.json"
+    return cache_folder() / "hot_paths" / f"{key}.json"
 
 
 def _code(eager: Callable[..., Any]) -> Iterator[str]:
