@@ -18,7 +18,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.profiler import ProfilerActivity, profile, record_function
 
 import rooflight as rl
-from rooflight.roofline.memory import MemoryUse, memory_use
+from rooflight.roofline.memory.use import MemoryUse, memory_use
 
 ALLOWED = 0.03
 STEP = "the step under test"

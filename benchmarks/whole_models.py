@@ -36,7 +36,7 @@ import torch
 import transformers
 
 import rooflight as rl
-from rooflight.roofline.memory import memory_use
+from rooflight.roofline.memory.use import memory_use
 from rooflight.sources.workloads.build import quiet_transformers
 
 DEVICES = {

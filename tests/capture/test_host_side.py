@@ -69,7 +69,7 @@ def test_memory_of_the_device_has_no_tensor_of_the_host(session):
     analysis = rl.analyze(session, H100)
     weights, image, result = (4 * 27 + 4) * 4, 2 * 3 * 8 * 8 * 4, 2 * 4 * 6 * 6 * 4
     assert analysis.memory.peak_bytes == weights + 2 * image + result  # of the images, the target and the input
-    assert not any(group.op == "aten::stack" for group in analysis.memory.alive)
+    assert not any(group.op == "aten::stack" for group in analysis.memory.rows)
 
 
 def test_the_host_waits_for_a_copy_that_blocks(session):

@@ -18,7 +18,7 @@ from torch_state import torch_state
 import rooflight as rl
 from rooflight.records.record import Direction
 from rooflight.records.session import KEPT
-from rooflight.roofline.memory import memory_use
+from rooflight.roofline.memory.use import memory_use
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # it may hit a callback of gc

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import rooflight as rl
 from rooflight.records.record import StorageKind
 from rooflight.records.session import KEPT, STOOD, Session
-from rooflight.roofline.memory import memory_use
+from rooflight.roofline.memory.use import memory_use
 
 F32 = 4
 
@@ -403,7 +403,7 @@ def test_a_saved_session_keeps_its_lifetimes(tmp_path: Any) -> None:
     session = followed(lambda: model(torch.ones(4, 8)).sum().backward(), model)
     loaded = rl.load(session.save(tmp_path / "run.session"))
     assert memory_use(loaded).by_kind == memory_use(session).by_kind
-    assert memory_use(loaded).alive == memory_use(session).alive
+    assert memory_use(loaded).rows == memory_use(session).rows
     assert (loaded.lifetimes.made == STOOD).sum() == 4  # the parameters
 
 

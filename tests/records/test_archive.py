@@ -128,7 +128,8 @@ def sessions(draw: st.DrawFn) -> Session:
 
         kind = of_storages(0, len(StorageKind) - 1, np.int8)
         made, freed = of_storages(STOOD, count, np.int32), of_storages(KEPT, count, np.int32)
-        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=of_storages(0, 1, np.bool_))
+        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=of_storages(0, 1, np.bool_),
+                              owner=of_storages(0, 0, np.int32))  # fmt: skip
         session = dataclasses.replace(session, lifetimes=lifetimes)
     return session
 

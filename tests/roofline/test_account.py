@@ -93,7 +93,8 @@ def test_what_the_system_takes_for_new_pages_is_of_those_calls_that_make_large_r
                          environment={"device_kind": "cpu"})  # fmt: skip
     count = len(session)
     lifetimes = Lifetimes(kind=np.zeros(4, np.int8), made=np.array([-1, 0, -1, 2], np.int32),
-                          freed=np.full(4, count, np.int32), local=np.zeros(4, np.bool_))  # fmt: skip
+                          freed=np.full(4, count, np.int32), local=np.zeros(4, np.bool_),
+                          owner=np.zeros(4, np.int32))  # fmt: skip
     for pages, fetched in ((1024.0, 6e8), (100.0, 0.0)):
         host = HostTime(cpu_s=3e9, fetched_s=6e8, pages=pages)
         measured = replace(session.measurement, host=host)

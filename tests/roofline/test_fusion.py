@@ -228,6 +228,7 @@ def test_a_gradient_that_is_kept_is_written_although_it_is_read():
             made=np.array([STOOD, 0, 1], dtype=np.int32),
             freed=np.array([KEPT, KEPT, KEPT], dtype=np.int32),
             local=np.zeros(3, dtype=np.bool_),
+            owner=np.zeros(3, dtype=np.int32),
         )
         assert moved(fuse(replace(session, lifetimes=lifetimes), costs)) == [(B, written)]
 
@@ -332,6 +333,7 @@ def local_fusion(calls: list[Call], local: set[int]) -> Fusion:
         made=np.zeros(count, dtype=np.int32),
         freed=np.full(count, len(calls), dtype=np.int32),
         local=np.isin(np.arange(count), list(local)),
+        owner=np.zeros(count, dtype=np.int32),
     )
     return fuse(replace(session, lifetimes=lifetimes), [cost_of(signature) for signature in session.signatures])
 

@@ -183,6 +183,7 @@ def test_steps_that_share_no_memory_fuse_as_they_do_in_one_graph(one: Program, o
             made=random.choice([STOOD, 0], shift).astype(np.int32),
             freed=random.choice([KEPT, len(session), 0], shift).astype(np.int32),
             local=random.choice([False, True], shift),
+            owner=np.zeros(shift, np.int32),
         )
         session = replace(session, lifetimes=followed)
     costs = [cost_of(signature) for signature in session.signatures]

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from sessions import Call, session_of
 
 from rooflight.devices import get
+from rooflight.records.account import Place
 from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.memory import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use, sparkline
+from rooflight.roofline.memory.use import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use, sparkline
 from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
@@ -31,8 +32,12 @@ def followed(session: Session, kind: list[StorageKind], made: list[int], freed: 
         made=np.array(made, dtype=np.int32),
         freed=np.array(freed, dtype=np.int32),
         local=np.zeros(len(kind), dtype=np.bool_),
+        owner=np.zeros(len(kind), dtype=np.int32),
     )
     return dataclasses.replace(session, lifetimes=lifetimes)
+
+
+OWN = {"holder": "", "where": Place(), "touched": True}
 
 
 def layer(index: int) -> dict[str, str]:
@@ -70,8 +75,10 @@ def test_the_timeline_is_what_was_made_and_not_yet_freed():
         1200 + 60,
     ]
     assert (use.peak_bytes, use.peak_record) == (1330, 3)
-    assert use.by_kind == KindBytes(input=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0)
-    assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50]
+    assert use.by_kind == KindBytes(
+        input=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0, other=0
+    )
+    assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50, 0]
 
 
 def test_what_stays_inside_of_compiled_kernels_takes_no_memory():
@@ -81,19 +88,23 @@ def test_what_stays_inside_of_compiled_kernels_takes_no_memory():
 
 
 def test_what_is_alive_at_the_peak_says_who_made_it():
-    assert memory_use(STEP).alive == (
-        Alive(bytes=1000, count=1, kind="parameter", op=BEFORE, module="h.*.mlp", layer="MLP", phase=""),
-        Alive(bytes=200, count=1, kind="parameter", op=BEFORE, module="", layer="", phase=""),
+    assert memory_use(STEP).rows == (
+        Alive(bytes=1000, count=1, kind="parameter", op=BEFORE, module="h.*.mlp", layer="MLP", phase="", **OWN),
+        Alive(bytes=200, kind="parameter", op=BEFORE, **{**OWN, "touched": False}),
         # 30 + 40: the activations of both layers are one entry
-        Alive(bytes=70, count=2, kind="activation", op="aten::mm", module="h.*.mlp", layer="MLP", phase="forward"),
-        Alive(bytes=60, count=1, kind="gradient", op="aten::mm", module="h.*.mlp", layer="MLP", phase="backward"),
+        Alive(
+            bytes=70, count=2, kind="activation", op="aten::mm", module="h.*.mlp", layer="MLP", phase="forward", **OWN
+        ),
+        Alive(
+            bytes=60, count=1, kind="gradient", op="aten::mm", module="h.*.mlp", layer="MLP", phase="backward", **OWN
+        ),
     )
 
 
 def test_parts_of_a_composite_are_named_after_the_whole():
     calls = [Call(op=ADD, reads=(0,), writes=(1,), parent=1), Call(op=MM, reads=(0,), writes=(1,))]
     session = session_of(calls, storage_bytes=[8, 16])
-    (made, stood) = memory_use(session).alive
+    (made, stood) = memory_use(session).rows
     assert (made.op, made.bytes) == ("aten::mm", 16)
     assert stood.op == BEFORE
 
@@ -101,7 +112,7 @@ def test_parts_of_a_composite_are_named_after_the_whole():
 def test_what_came_without_an_op_is_not_put_on_the_next_one():
     session = session_of([Call(op=ADD, reads=(0,)), Call(op=ADD, reads=(0, 1))], storage_bytes=[8, 16])
     use = memory_use(followed(session, [INPUT, TEMPORARY], [STOOD, 0], [KEPT, KEPT]))
-    assert [(alive.op, alive.bytes) for alive in use.alive] == [(UNSEEN, 16), (BEFORE, 8)]
+    assert [(alive.op, alive.bytes) for alive in use.rows] == [(UNSEEN, 16), (BEFORE, 8)]
 
 
 def test_unfollowed_memory_lives_from_the_first_to_the_last_touch():
@@ -117,7 +128,7 @@ def test_unfollowed_memory_lives_from_the_first_to_the_last_touch():
 
 def test_an_empty_session_needs_nothing():
     use = memory_use(session_of([]))
-    assert (use.peak_bytes, use.standing_bytes, use.peak_record, use.alive, use.timeline) == (0, 0, -1, (), ())
+    assert (use.peak_bytes, use.standing_bytes, use.peak_record, use.rows, use.timeline) == (0, 0, -1, (), ())
     assert use.profile(None, 3) == [0, 0, 0]
 
 
@@ -134,9 +145,9 @@ def test_the_report_shows_the_peak_and_its_course():
     assert len(data["timeline"]) == 5
     assert data["timeline"][3] == {
         "record": 3, "input": 0, "parameter": 1200, "gradient": 60, "optimizer_state": 0, "activation": 70,
-        "temporary": 0,
+        "temporary": 0, "other": 0,
     }  # fmt: skip
-    assert sum(alive["bytes"] for alive in data["alive"]) == 1330
+    assert sum(alive["bytes"] for alive in data["rows"]) == 1330
 
 
 def test_the_report_of_an_unfollowed_session_claims_the_least_only():
@@ -181,7 +192,7 @@ def test_every_view_of_the_peak_agrees(session: Session):
     assert sum(use.by_kind[kind] for kind in StorageKind) == use.peak_bytes
     if not len(session):
         return
-    assert sum(alive.bytes for alive in use.alive) == use.peak_bytes
+    assert sum(alive.bytes for alive in use.rows) == use.peak_bytes
     assert (use.bytes_alive >= 0).all()
     assert use.peak_bytes == use.bytes_alive.sum(axis=1).max()
     assert use.peak_bytes <= int(session.storage_bytes.sum())

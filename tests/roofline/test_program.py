@@ -232,7 +232,7 @@ def test_what_a_step_frees_need_not_leave_the_cache():
     kind, local = np.zeros(6, dtype=np.int8), np.zeros(6, dtype=np.bool_)
 
     def bound_s(made: np.ndarray, freed: np.ndarray) -> float:
-        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=local)
+        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=local, owner=np.zeros(6, np.int32))
         return analyze(replace(session, lifetimes=lifetimes), cached(1e12, capacity_bytes=B)).program.program_bound_s
 
     assert bound_s(made, np.full(6, KEPT, dtype=np.int32)) == 2 * (3 * B - B)

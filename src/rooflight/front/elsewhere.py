@@ -24,7 +24,7 @@ from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
 from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.memory import MemoryUse, compiled_peak, memory_shortage
+from rooflight.roofline.memory.use import MemoryUse, compiled_peak, memory_shortage
 from rooflight.roofline.network import Collective
 from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of

@@ -22,7 +22,7 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import DECODED, Session
 from rooflight.records.visible import visible
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.memory import memory_use
+from rooflight.roofline.memory.use import memory_use
 from rooflight.sources.traces.file.discovery import is_trace
 
 if TYPE_CHECKING:

@@ -229,7 +229,10 @@ def _read_lifetimes(archive: zipfile.ZipFile, header: Header) -> Lifetimes | Non
     if not header.has_lifetimes:
         return None
     returned = tuple(Returned(storage, start, _tensor(row)) for storage, start, row in header.returned)
-    return Lifetimes(**_read_arrays(archive, LIFETIME_TYPES, "storage_"), returned=returned)
+    known = "storage_owner.npy" in archive.NameToInfo
+    arrays = _read_arrays(archive, {n: kind for n, kind in LIFETIME_TYPES.items() if known or n != "owner"}, "storage_")
+    arrays = {"owner": np.zeros(len(arrays["kind"]), dtype=np.int32), **arrays}  # new in 0.1
+    return Lifetimes(**arrays, owners=header.owners, returned=returned)
 
 
 def _check(session: Session) -> None:
@@ -262,6 +265,7 @@ def _check(session: Session) -> None:
         or not _within(lifetimes.kind, 0, len(StorageKind))
         or not _within(lifetimes.made, STOOD, count + 1)
         or not _within(lifetimes.freed, KEPT, count + 1)
+        or not _within(lifetimes.owner, 0, len(lifetimes.owners))
         or any(not 0 <= each.storage < len(session.storage_bytes) or each.start < 0 for each in lifetimes.returned)
     ):
         raise _UnreadableError("the lifetimes of storages make no sense: record it again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.signature import OpSignature
@@ -45,6 +46,7 @@ class StorageKind(IntEnum):
     OPTIMIZER_STATE = 3
     ACTIVATION = 4  # made by the forward pass, still there in the backward pass
     TEMPORARY = 5
+    OTHER = 6  # allocated before the step, which does not touch it
 
     @property
     def key(self) -> str:
@@ -55,6 +57,55 @@ class StorageKind(IntEnum):
     def label(self) -> str:
         """The name in lower case, as reports show it."""
         return self.key.replace("_", " ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """Who keeps memory, and the line ``where`` it was allocated, as far as they are known. ``holder`` is a variable,
+    attribute or container of the program's own.
+    """
+
+    holder: str = ""
+    where: Place = NO_PLACE
+
+
+NO_OWNER: Final = Owner()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """``bytes`` of memory, and whose they are."""
+
+    bytes: int
+    owner: Owner
+
+
+STEP: Final = "step"
+"""The phase of a script in which it runs its steps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseMemory:
+    """The most that was allocated in a phase of a script, by its line ``where``, in whole blocks, and what was reserved
+    by then. ``rows``: what was alive, by the line that made it.
+    """
+
+    phase: str
+    allocated_bytes: int
+    reserved_bytes: int
+    where: Place
+    rows: tuple[Held, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptMemory:
+    """Memory that a script held: the most in each of its phases, and as ``growth`` what an iteration left behind, as
+    seen after so many ``followed`` it.
+    """
+
+    phases: tuple[PhaseMemory, ...] = ()
+    growth: tuple[Held, ...] = ()
+    followed: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from rooflight.records.document import encoded
 from rooflight.records.files import whole_file
 from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.record import Direction, ModuleEntry, OpRecord, phase_name
+from rooflight.records.record import NO_OWNER, Direction, ModuleEntry, OpRecord, Owner, phase_name
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.records.timeline import HostTime, Run, Timeline
@@ -100,14 +100,17 @@ class Lifetimes:
     ``freed[i]`` is how many records had run when it was freed, or ``KEPT`` if it never was. ``local[i]``: it was
     allocated in a call of an outermost module and freed before that returned, so that the caller never had it.
     ``returned``: what such calls returned; if that has objects other than lists, tuples and dicts, also all that the
-    call allocated and left. Storages that no record touches, such as those of unused parameters, are included. A
-    gradient that autograd would add to in place, were it not recorded, counts as freed before the record that does so.
+    call allocated and left. ``owner[i]`` is the place among ``owners`` of who held it at the end. Storages that no
+    record touches, such as those of unused parameters, are included. A gradient that autograd would add to in place,
+    were it not recorded, counts as freed before the record that does so.
     """
 
     kind: Int8
     made: Int32
     freed: Int32
     local: Flags
+    owner: Int32
+    owners: tuple[Owner, ...] = (NO_OWNER,)
     returned: tuple[Returned, ...] = ()
 
     def __repr__(self) -> str:
@@ -334,6 +337,7 @@ class Header(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     other_threads: Uncounted = ALL_COUNTED
     run: Run | None = None
     places: tuple[Place, ...] = (NO_PLACE,)
+    owners: tuple[Owner, ...] = (NO_OWNER,)
 
 
 def _header(session: Session) -> Header:
@@ -363,6 +367,7 @@ def _header(session: Session) -> Header:
         run=session.run,
         places=session.places,
         has_lifetimes=lifetimes is not None,
+        owners=(NO_OWNER,) if lifetimes is None else lifetimes.owners,
         returned=[
             (one.storage, one.start, _tensor_row(one.tensor)) for one in (lifetimes.returned if lifetimes else ())
         ],

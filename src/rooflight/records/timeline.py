@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rooflight.records.account import Cause, Place
+from rooflight.records.record import ScriptMemory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -453,6 +454,7 @@ class Run:
     of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. Of a run
     without a step all of it is ``between``, named ``run``. ``virtual``: on which
     devices that were not there it ran; ``on`` is what was found of each, ``assumed`` what was answered for them.
+    ``memory``: what the script held, where that was followed.
     """
 
     script: str
@@ -464,3 +466,4 @@ class Run:
     virtual: VirtualRun | None = None
     on: tuple[OnDevice, ...] = ()
     assumed: tuple[Assumed, ...] = ()
+    memory: ScriptMemory | None = None

@@ -23,7 +23,7 @@ from rooflight.roofline.bound import bound_of, float32_rules
 from rooflight.roofline.fusion.regions import Fusion, fuse
 from rooflight.roofline.groups import Contradiction, Coverage, Group, Operation, RollUp, Totals, coverage_of, merged
 from rooflight.roofline.host import TYPICAL, Host, device_cost_of, in_device_memory
-from rooflight.roofline.memory import MemoryUse, memory_use
+from rooflight.roofline.memory.use import MemoryUse, memory_use
 from rooflight.roofline.network import Communication, communication_of
 from rooflight.roofline.predicted import (
     Estimates,

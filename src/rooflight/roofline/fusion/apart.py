@@ -150,6 +150,7 @@ def _stretch(session: Session, rows: slice, storages: slice) -> Stretch:
             made=np.where(lifetimes.made[storages] == STOOD, STOOD, 0),
             freed=np.where(freed == KEPT, KEPT, late),
             local=lifetimes.local[storages],
+            owner=lifetimes.owner[storages],
         )
         compared += [lifetimes.kind, lifetimes.made, lifetimes.freed, lifetimes.local]
     alone = replace(

@@ -16,7 +16,7 @@ from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.decode_formats import DecodeFormat, decode_formats
 from rooflight.roofline.findings import Diagnosis, Finding, HotSpot, NotWorthIt
 from rooflight.roofline.groups import Contradiction, Coverage, GroupFigures, OperationFigures, SummedFields
-from rooflight.roofline.memory import MemoryFigures
+from rooflight.roofline.memory.use import MemoryFigures
 from rooflight.roofline.network import CommunicationFigures
 from rooflight.roofline.predicted import WallFields
 from rooflight.roofline.tables.timeline import UnattributedWork, unattributed_work

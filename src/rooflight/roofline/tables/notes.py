@@ -20,7 +20,7 @@ from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import Work
-from rooflight.roofline.memory import memory_shortage
+from rooflight.roofline.memory.use import memory_shortage
 
 _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is doubtful
 _NAMED: Final = 4

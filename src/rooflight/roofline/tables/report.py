@@ -22,7 +22,7 @@ from rooflight.roofline.bound import Limiter
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import IN_THE_OPS
-from rooflight.roofline.memory import memory_fact
+from rooflight.roofline.memory.use import memory_fact
 from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup

@@ -7,6 +7,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import time
 from _thread import start_new_thread
@@ -16,11 +17,13 @@ from dataclasses import replace
 from functools import wraps
 from multiprocessing.process import BaseProcess, active_children, parent_process
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any, Final
 
 import msgspec
 from torch.optim import Optimizer
 
+from rooflight.records.record import STEP, ScriptMemory
 from rooflight.records.session import COMPILED, PINS, Session
 from rooflight.records.timeline import StepKind, VirtualRun
 from rooflight.sources.capture.record.composites import route_composites
@@ -30,6 +33,7 @@ from rooflight.sources.capture.run.elsewhere import Wanted
 from rooflight.sources.capture.run.errors import reason_of
 from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.launch import first_path, mark_function, start
+from rooflight.sources.capture.run.left import LOOKS
 from rooflight.sources.capture.run.outcome import session_of
 from rooflight.sources.virtual import (
     absent,
@@ -46,6 +50,8 @@ from rooflight.sources.virtual import (
 from rooflight.sources.virtual.mode import VirtualMode
 
 _QUIET_S: Final = 2.0
+_LEFT_S: Final = 1.0
+"""So long, after a step is recorded, others are waited for, to see what it left."""
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
 _LONG_S: Final = 600.0
@@ -66,7 +72,7 @@ class Child:
         self._began = time.monotonic()
         self._kept_at: dict[str, float] = {}
         self._steps = 0
-        self._optimizes = False
+        self._optimizes = self._leaves = False
 
     def run(self) -> None:
         """Run the script until its step is recorded, or it ends. Never returns."""
@@ -123,6 +129,8 @@ class Child:
         only = StepKind(program.only) if program.only else None
         self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
         run_hooks.install(self.finder)
+        self.finder.recorder.standing = self.mode.memory.standing
+        self.mode.memory.phase = self._phase
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
             mark_function(file, name, lambda: self.finder)
@@ -139,7 +147,8 @@ class Child:
             if found is None or recorder.records or found.place < self.wanted.program.skip:
                 return
             if recorder.settled or finder.only is not None:
-                self.leave(0)
+                self._leave_soon()
+                return
             if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
                 return
             self._kept_at.setdefault(kind, time.monotonic())
@@ -151,6 +160,13 @@ class Child:
         def added(*args: Any) -> None:
             add(*args)
             self._steps += 1
+
+        def ended() -> None:
+            end()
+            if self._leaves and (recorder.left is None or recorder.left.followed >= LOOKS[0]):
+                self.leave(0)
+
+        end, recorder.ended = recorder.ended, ended  # type: ignore[method-assign]
 
         begin = Optimizer.__init__
 
@@ -164,6 +180,23 @@ class Child:
         self._watch_processes()
         if self.wanted.loud:
             start_new_thread(self._say_where, ())
+
+    def _leave_soon(self) -> None:
+        """Leave once it shows what the recorded step left behind, after a second at the latest."""
+        self._leaves = True
+        if current_thread() is not main_thread():
+            self.leave(0)
+        signal.signal(signal.SIGALRM, lambda *_: self.leave(0))
+        signal.setitimer(signal.ITIMER_REAL, _LEFT_S)
+
+    def _phase(self) -> str:
+        """What the script is doing, for the account of its memory."""
+        finder = self.finder
+        if finder.begun or finder.recorder.records:
+            return STEP
+        if finder.waits.evaluates_since:
+            return "evaluation"
+        return "between steps" if finder.has_trained else "before the first step"
 
     def _say_where(self) -> None:
         """Say every few seconds how far the script is, on a thread that no mode of torch's sees."""
@@ -209,7 +242,11 @@ class Child:
         assert session.run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
                              compiled=self.compiled, error=self.error)  # fmt: skip
-        run = replace(session.run, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
+        memory = session.run.memory or ScriptMemory()
+        memory = replace(memory, phases=tuple(self.mode.memory.phases.values()))
+        run = replace(
+            session.run, memory=memory, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=()
+        )
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
         kind = {} if self.mode.was_used() else {"device_kind": "cpu"}
         environment = {**session.environment, **described, **kind, **({COMPILED: "yes"} if self.compiled else {})}

@@ -2,61 +2,86 @@
 
 from __future__ import annotations
 
+import os
+import re
 import weakref
-from collections import defaultdict
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
-_BLOCK: Final = 512  # bytes to which CUDA's allocator rounds a request
-_SEGMENT: Final = 2 << 20  # to which it rounds what it reserves
+from rooflight.records.account import Place
+from rooflight.records.record import Held, Owner, PhaseMemory
+from rooflight.roofline.memory.allocator import Allocator, Block
+from rooflight.sources.capture.run.callers import calling_place
+
+_MORE: Final = 1.005  # times the peak that was looked at last: the next one
+_SETTINGS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
-class _Block(weakref.ref[torch.UntypedStorage]):
-    __slots__ = ("key", "nbytes")
+class _Held(weakref.ref[torch.UntypedStorage]):
+    __slots__ = ("block", "key", "where")
 
     key: int
-    nbytes: int
+    where: Place
+    block: Block
 
 
 class Memory:
-    """Bytes of fake storages on the device that are alive, and the most that were."""
+    """Memory of fake storages on the device. ``phase`` names what the script does; of each phase the most is kept."""
 
     def __init__(self) -> None:
-        self.allocated = self.peak = self._segments = 0
-        self._blocks: dict[int, _Block] = {}
-
-    @property
-    def reserved(self) -> int:
-        """What the allocator keeps: the most that was allocated since it was emptied, in whole segments."""
-        self._segments = max(self._segments, self.peak)
-        return -(-self._segments // _SEGMENT) * _SEGMENT
+        settings = next(filter(None, map(os.environ.get, _SETTINGS)), "").lower()
+        split = re.search(r"max_split_size_mb:(\d+)", settings)
+        limit = {"max_split": int(split[1]) << 20} if split else {}
+        self.allocator = Allocator(expandable="expandable_segments:true" in settings, **limit)
+        self.phase: Callable[[], str] = str
+        self.phases: dict[str, PhaseMemory] = {}
+        self._held: dict[int, _Held] = {}
+        self._by_place: Counter[Place] = Counter()
 
     def hold(self, tensor: torch.Tensor | None) -> None:
         """The storage of a tensor is alive; one that is known already, or is not on the device, is left."""
         if not isinstance(tensor, FakeTensor) or tensor.fake_device.type != "cuda":
             return
         key = _storage_id(tensor)
-        if key in self._blocks:
-            return
-        storage = tensor.untyped_storage()
-        block = self._blocks[key] = _Block(storage, self._free)
-        block.key, block.nbytes = key, 0
-        self._resize(block, storage.nbytes())
+        if key not in self._held:
+            storage = tensor.untyped_storage()
+            held = self._held[key] = _Held(storage, self._free)
+            held.key, held.where = key, calling_place()
+            self._allocate(held, storage.nbytes())
 
-    def _resize(self, block: _Block, nbytes: int) -> None:
-        rounded = -(-nbytes // _BLOCK) * _BLOCK
-        self.allocated += rounded - block.nbytes
-        block.nbytes = rounded
-        self.peak = max(self.peak, self.allocated)
+    def standing(self) -> Iterator[tuple[torch.UntypedStorage, Place]]:
+        """What is alive, with the lines that made it."""
+        for held in list(self._held.values()):
+            storage = held()
+            if storage is not None:
+                yield storage, held.where
 
-    def _free(self, block: _Block) -> None:
-        self.allocated -= block.nbytes
-        if self._blocks.get(block.key) is block:
-            del self._blocks[block.key]
+    def _allocate(self, held: _Held, nbytes: int) -> None:
+        held.block = self.allocator.allocate(nbytes) if nbytes else Block(0, 0, small=True)
+        self._by_place[held.where] += held.block.size
+        phase, allocated = self.phase(), self.allocator.allocated
+        known = self.phases.get(phase)
+        if known is None or allocated > _MORE * known.allocated_bytes:
+            rows = tuple(Held(bytes=size, owner=Owner(where=where)) for where, size in self._by_place.items() if size)
+            self.phases[phase] = PhaseMemory(
+                phase=phase,
+                allocated_bytes=allocated,
+                reserved_bytes=self.allocator.reserved,
+                where=held.where,
+                rows=rows,
+            )
+
+    def _free(self, held: _Held) -> None:
+        self._by_place[held.where] -= held.block.size
+        if held.block.size:
+            self.allocator.release(held.block)
+        if self._held.get(held.key) is held:
+            del self._held[held.key]
 
     def follow_resizes(self) -> None:
         """Notice, for the rest of the process, when a storage is given another size, as by FSDP."""
@@ -65,37 +90,37 @@ class Memory:
 
         def resized(self_: torch.UntypedStorage, *args: Any) -> Any:
             out = resize(self_, *args)
-            block = self._blocks.get(self_._cdata)
-            if block is not None:
-                self._resize(block, self_.nbytes())
+            held = self._held.get(self_._cdata)
+            if held is not None:
+                self._free(held)
+                self._held[held.key] = held
+                self._allocate(held, self_.nbytes())
             return out
 
         storage.resize_ = resized
 
     def answers(self, total: int) -> dict[str, Callable[[Any], Any]]:
         """What functions of ``torch.cuda`` and ``torch.accelerator`` return, of a device with ``total`` bytes."""
+        of = self.allocator
 
         def reset(_: Any) -> None:
-            self.peak = self.allocated
-
-        def empty(_: Any) -> None:
-            self._segments = self.peak = self.allocated
+            of.peak, of.peak_reserved = of.allocated, of.reserved
 
         def statistics(_: Any) -> dict[str, int]:
-            of = {"allocated": (self.allocated, self.peak), "reserved": (self.reserved, self.reserved)}
-            of["active"] = of["requested"] = of["allocated"]
+            known = {"allocated": (of.allocated, of.peak), "reserved": (of.reserved, of.peak_reserved)}
+            known["active"] = known["requested"] = known["allocated"]
             return defaultdict(int, {
                 f"{name}_bytes.all.{which}": pair[which == "peak"]
-                for name, pair in of.items() for which in ("current", "peak")
+                for name, pair in known.items() for which in ("current", "peak")
             })  # fmt: skip
 
-        allocated, most = lambda _: self.allocated, lambda _: self.peak
-        reserved = lambda _: self.reserved  # noqa: E731
+        reserved, most_reserved = lambda _: of.reserved, lambda _: of.peak_reserved
         return {
-            "memory_allocated": allocated, "max_memory_allocated": most, "memory_reserved": reserved,
-            "max_memory_reserved": reserved, "memory_cached": reserved, "max_memory_cached": reserved,
-            "device_memory_used": reserved, "memory_stats": statistics, "empty_cache": empty,
-            "mem_get_info": lambda _: (max(0, total - self.reserved), total), "reset_peak_memory_stats": reset,
-            "get_memory_info": lambda _: (max(0, total - self.reserved), total),
+            "memory_allocated": lambda _: of.allocated, "max_memory_allocated": lambda _: of.peak,
+            "memory_reserved": reserved, "max_memory_reserved": most_reserved,
+            "memory_cached": reserved, "max_memory_cached": most_reserved,
+            "device_memory_used": reserved, "memory_stats": statistics, "empty_cache": lambda _: of.empty(),
+            "mem_get_info": lambda _: (max(0, total - of.reserved), total), "reset_peak_memory_stats": reset,
+            "get_memory_info": lambda _: (max(0, total - of.reserved), total),
             "reset_max_memory_allocated": reset, "reset_max_memory_cached": reset,
         }  # fmt: skip

@@ -7,6 +7,7 @@ results; these are remembered by kind of call. Where all its inputs are known (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any, Final
 
 import torch
@@ -110,10 +111,20 @@ class VirtualMode(TorchDispatchMode):
         self._templates: dict[torch.device, dict[str, Any]] = {}
 
     def _counted(self, make: Callable[..., Any]) -> Callable[..., Any]:
-        """Count the memory of fake tensors. A mode of another class would lack the rules of FlexAttention."""
+        """Count the memory of fake tensors, but not that of steps of an op, whose kernel keeps it to itself. A mode of
+        another class would lack the rules of FlexAttention.
+        """
+        inside: set[int] = set()  # threads
 
         def run(*call: Any) -> Any:
-            out = make(*call)
+            thread = get_ident()
+            if thread in inside:
+                return make(*call)
+            inside.add(thread)
+            try:
+                out = make(*call)
+            finally:
+                inside.discard(thread)
             for each in _tensors((out,), {}):
                 self.memory.hold(each)
             return out

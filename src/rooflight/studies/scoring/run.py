@@ -26,7 +26,7 @@ from rooflight.records.quantity import Quantity
 from rooflight.records.session import Session
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.bound import float32_rules
-from rooflight.roofline.memory import memory_use
+from rooflight.roofline.memory.use import memory_use
 from rooflight.sources.workloads.errors import RunFailed, TargetError, in_one_line
 from rooflight.sources.workloads.outputs import Difference, compare
 from rooflight.sources.workloads.problem import (

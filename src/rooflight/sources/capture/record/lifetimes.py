@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,9 @@ import torch
 from torch import nn
 from torch._C import DisableTorchFunction, _current_graph_task_id, is_grad_enabled
 from torch.optim import optimizer as torch_optimizer
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.account import Place
+from rooflight.records.record import NO_OWNER, Direction, Owner, StorageKind
 from rooflight.records.session import (
     KEPT,
     NOWHERE,
@@ -35,9 +35,13 @@ from rooflight.records.session import (
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
+from rooflight.sources.capture.holders import holders, plain_parts
 from rooflight.sources.capture.record.schemas import known_int
 from rooflight.sources.capture.record.signatures import spec_of, start_of, storage_of, tensors_in
 from rooflight.sources.capture.record.tape import Tape
+
+Standing = Callable[[], Iterable[tuple[torch.UntypedStorage, Place]]]
+"""Storages that are there, each with the line that made it, where that is known."""
 
 
 class _Reference(weakref.ref[torch.UntypedStorage]):
@@ -69,15 +73,23 @@ class LifetimeTape(Tape):
         self._local = array("i")
         self._returned: dict[Returned, None] = {}  # in order
         self._roots: Callable[[], Iterable[nn.Module]] = tuple
+        self._places: dict[int, Place] = {}  # by storage that stood: the line that made it
+        self._follows_all = False
         self._with_grad = False
         self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
         self._in_backward = False
 
-    def install(self, roots: Callable[[], Iterable[nn.Module]]) -> None:
-        """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already."""
+    def install(self, roots: Callable[[], Iterable[nn.Module]], standing: Standing | None = None) -> None:
+        """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already, as
+        does what is ``standing``.
+        """
         self._roots = roots
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
         self._note_modules(STOOD)
+        self._follows_all = standing is not None
+        for storage, where in standing() if standing is not None else ():
+            number = self.storage_ids.get(storage._cdata)
+            self._places[self._begin(storage, STOOD) if number is None else number] = where
 
     def remove(self) -> None:
         """Take the hooks out. They are searched for, since an interrupt may have lost their handles."""
@@ -191,8 +203,28 @@ class LifetimeTape(Tape):
         _add_in_place(session, made, freed, with_grad)
         local = np.zeros(len(made), dtype=np.bool_)
         local[self._local] = True
-        lifetimes = Lifetimes(kind=kind, made=made, freed=freed, local=local, returned=tuple(self._returned))
+        owner, owners = self._owners(len(made))
+        lifetimes = Lifetimes(
+            kind=kind, made=made, freed=freed, local=local, owner=owner, owners=owners, returned=tuple(self._returned)
+        )
         return replace(session, lifetimes=lifetimes)
+
+    def left(self) -> list[tuple[int, weakref.ref[torch.UntypedStorage]]]:
+        """Storages that were made since the recording began, and are still there."""
+        there = ((number, each) for number, each in self._references.items() if each() is not None)
+        return [(number, each) for number, each in there if self._made[number] != STOOD]
+
+    def _owners(self, count: int) -> tuple[Int32, tuple[Owner, ...]]:
+        """Who holds each storage now, as far as the program's own names tell."""
+        numbers = {NO_OWNER: 0}
+        owner = np.zeros(count, dtype=np.int32)
+        names = holders().names if self._follows_all else {}
+        for number, reference in self._references.items():
+            storage = reference()
+            name = names.get(reference.address, "") if storage is not None else ""
+            where = self._places.get(number, NO_OWNER.where)
+            owner[number] = numbers.setdefault(Owner(holder=name, where=where), len(numbers))
+        return owner, tuple(numbers)
 
     # -- births and deaths -------------------------------------------------------------------------------------------
 
@@ -283,6 +315,9 @@ class LifetimeTape(Tape):
         kind[list(self._parameters)] = StorageKind.PARAMETER
         fixed = np.setdiff1d(np.array([*self._buffers], dtype=np.int64), session.columns.written_ids)
         kind[fixed[made[fixed] == STOOD]] = StorageKind.PARAMETER
+        touched = np.zeros(len(kind), dtype=np.bool_)
+        touched[session.columns.read_ids] = touched[session.columns.written_ids] = True
+        kind[~touched & (kind == StorageKind.INPUT)] = StorageKind.OTHER
         return kind
 
 
@@ -348,14 +383,3 @@ def is_plain(value: object) -> bool:
 
 def _all_of(nbytes: int) -> TensorSpec:
     return TensorSpec((nbytes,), "uint8")
-
-
-def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """The tensors that hold the memory of a wrapper such as a DTensor."""
-    if not is_traceable_wrapper_subclass(tensor):
-        yield tensor
-        return
-    names, _ = tensor.__tensor_flatten__()
-    for name in names:  # a DTensor lists its mesh too
-        if isinstance(part := getattr(tensor, name), torch.Tensor):
-            yield from plain_parts(part)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import get_ident
 from types import TracebackType
 from typing import Final
 
+import torch
 from torch._C import _current_graph_task_id
 from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
@@ -17,10 +19,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from rooflight.hardware.machine.environment import describe
 from rooflight.records.session import COMPILED, Session
 from rooflight.roofline.host import with_host_side
+from rooflight.sources.capture.holders import plain_parts
 from rooflight.sources.capture.phases import current_phase, subscribe, unsubscribe
 from rooflight.sources.capture.record.autocast import contexts_without_gpu
 from rooflight.sources.capture.record.dispatch import DispatchSource
-from rooflight.sources.capture.record.lifetimes import LifetimeTape, plain_parts
+from rooflight.sources.capture.record.lifetimes import LifetimeTape, Standing
 from rooflight.sources.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
 from rooflight.sources.capture.record.outside import with_outside_writes
 from rooflight.sources.capture.record.patches import IN_COMPILED, patch, unpatch
@@ -59,6 +62,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     recording costs: right on a CPU, of no use on a GPU, which still works after the call. ``memory`` also notes when
     each storage is freed, and its kind (2 µs per op). An error of the recorder itself is passed to ``on_error`` if
     given, and the program continues without being recorded; otherwise it is raised.
+    ``standing`` tells what memory is there already, of which ops may touch none: it is then in the session too.
     With ``phases=False`` the program's phases are left out, and ``set_phase`` names them. ``compiled_eagerly=False``,
     for programs known to run no compiled functions, spares the import of Dynamo, a second.
     """
@@ -70,6 +74,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
     _others: OtherThreads | None = None
     _session: Session | None = None
     _without_gpu = 0
+    _left: Sequence[tuple[int, weakref.ref[torch.UntypedStorage]]] = ()
 
     def __init__(
         self,
@@ -81,6 +86,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         phases: bool = True,
         compiled_eagerly: bool = True,
         on_error: Callable[[Exception], None] | None = None,
+        standing: Standing | None = None,
     ) -> None:
         if is_dynamo_compiling():
             raise RuntimeError(IN_COMPILED)
@@ -91,6 +97,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         self._wants_phases = phases
         self._compiled_eagerly = compiled_eagerly
         self._on_error = on_error
+        self._standing = standing
         self._notes: list[str] = []
 
     def __repr__(self) -> str:
@@ -112,6 +119,11 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         if self._source is not None and _current_graph_task_id() == -1:
             self._source.composites.close_backward()
         return self._finished()
+
+    @property
+    def left(self) -> Sequence[tuple[int, weakref.ref[torch.UntypedStorage]]]:
+        """With ``memory``: storages by number that were made in the block and are still there."""
+        return self._left if self._lifetimes is None else self._lifetimes.left()
 
     def name_modules(self, model: Models) -> None:
         """Give the modules of a model their qualified names, from now on."""
@@ -153,7 +165,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
             register_optimizer_step_pre_hook(source.before_step)
             if isinstance(self._tape, LifetimeTape):
                 self._lifetimes = self._tape
-                self._lifetimes.install(self._tracker.roots)
+                self._lifetimes.install(self._tracker.roots, self._standing)
             source.move(0, 0)
             source.__enter__()
             if self._functions is not None:
@@ -184,6 +196,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         source.constants.clear()
         self._session = self._finished()
         if self._lifetimes is not None:
+            self._left = self._lifetimes.left()
             self._lifetimes.forget()
         self._models = {}
         self._tracker = self._functions = self._lifetimes = None

@@ -159,6 +159,8 @@ class StepFinder:
         if call is None:
             return
         number = self.modules.number_of(module)
+        if not self.has_trained:
+            self.recorder.ended()
         if call.recorded and number == self.modules.heaviest and not self.backwards:
             may_train = bool(self.begun) and is_grad_enabled() and self.only is None
             self.recorder.keep(StepKind.MODULE, so_far=may_train)
@@ -294,6 +296,7 @@ class StepFinder:
             self._record()
         elif (
             recorder.settled and self._model is not None and self.hook is None and len(self.optimizers) == 1
+            and (recorder.left is None or recorder.left.ends)
             and (self._knows_sizes or not steps.unequal)
         ):  # fmt: skip
             hasten(self, self._model, optimizer, HOOK)
@@ -475,5 +478,6 @@ class StepFinder:
         begin = max(self.begun or self.waits.last_event, steps.last_end)
         made = _get_sequence_nr() - self.nodes
         steps.add(begin, now, caller, self.backwards, made, self._known_at_begin, self._line, self.elements)
+        self.recorder.ended()
         if not (self.recorder.settled or steps.follow()):
             self.recorder.drop(StepKind.OPTIMIZER if steps is self.by_optimizer else StepKind.BACKWARD)

@@ -11,10 +11,12 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.records.measurement import Float64, Measurement
+from rooflight.records.record import ScriptMemory
 from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
+from rooflight.sources.capture.run.left import LOOKS
 from rooflight.sources.capture.run.sampler import Sampler
 from rooflight.sources.capture.run.steps import APART, Steps
 from rooflight.sources.capture.run.workers import lines_of_workers
@@ -72,6 +74,9 @@ def session_of(
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
     notes = (*session.notes, *finder.recorder.notes)
+    left = finder.recorder.left
+    if left is not None and left.followed >= LOOKS[0]:
+        run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.followed))
     session = replace(session, run=run, environment={**session.environment, "target": script}, notes=notes)
     host = None
     if sampler is not None and timed:

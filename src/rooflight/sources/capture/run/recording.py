@@ -16,7 +16,9 @@ from rooflight.records.timeline import StepKind
 if TYPE_CHECKING:
     from torch import nn
 
+    from rooflight.sources.capture.record.lifetimes import Standing
     from rooflight.sources.capture.record.recorder import record
+    from rooflight.sources.capture.run.left import Left
 
 _MOST_BACKWARDS: Final = 4
 """After so many backward passes without an optimizer's step, the first recording is given up: it may never end."""
@@ -54,6 +56,10 @@ class Recorder:
         self._later: Callable[[], None] | None = None
         self.broken = ""
         self.notes: list[str] = []
+        self.standing: Standing | None = None
+        """What tells which memory is there when a step begins; None: what Python knows of."""
+        self.left: Left | None = None
+        """What the newest recorded step left."""
         self.settled = False
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
@@ -81,12 +87,17 @@ class Recorder:
     ) -> None:
         """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
         with uncollected():
+            from rooflight.sources.capture.holders import standing
             from rooflight.sources.capture.record.recorder import record
 
         self._kind, self._place, self._cycle, self._holds = kind, place, cycle, set()
         self.count += 1
         recording = record(
-            memory=True, times=True, compiled_eagerly="torch._dynamo" in sys.modules, on_error=self._fails
+            memory=True,
+            times=True,
+            compiled_eagerly="torch._dynamo" in sys.modules,
+            on_error=self._fails,
+            standing=self.standing or standing,
         )
         try:
             recording.__enter__()
@@ -134,7 +145,22 @@ class Recorder:
             return
         if not self.broken and len(session):
             self.kept[kind] = Kept(session, place, self._cycle, whole)
+            self._follow(recording, session)
             self.settled = settles and whole and place >= self.skip
+
+    def _follow(self, recording: record, session: Session) -> None:
+        from rooflight.sources.capture.run.left import Left
+
+        self.left = Left(recording, session)
+
+    def ended(self) -> None:
+        """A step ended, after the recorded one where there is one."""
+        if self.left is not None and not self.left.ends:
+            try:
+                self.left.ended()
+            except Exception as error:  # of objects of the program's own
+                self.left = None
+                self.notes.append(f"What steps leave behind could not be followed ({type(error).__name__}: {error}).")
 
     def keep_what_ended(self) -> None:
         """End a recording whose step ended inside a compiled function, now that this has returned."""

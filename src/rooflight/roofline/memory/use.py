@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from rooflight.records.account import Place
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
-from rooflight.records.record import Direction, StorageKind, outside_modules
+from rooflight.records.record import STEP, Direction, Held, StorageKind, outside_modules
 from rooflight.records.report import Axis, Line, Mark, Series, Table, table
 from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session, Touches, touches_of
 from rooflight.roofline.distinct import distinct_rows
 from rooflight.roofline.groups import plain_name
+from rooflight.roofline.memory.allocator import Allocator, Block
 
 BEFORE: Final = "(before the step)"
 """What made a storage that was there before the step."""
@@ -40,6 +42,7 @@ class KindBytes(Fields, frozen=True, kw_only=True):
     optimizer_state: int
     activation: int
     temporary: int
+    other: int
 
     def __getitem__(self, kind: StorageKind) -> int:
         return int(getattr(self, kind.key))
@@ -52,7 +55,8 @@ class MemoryPoint(KindBytes, frozen=True, kw_only=True):
 
 
 class Alive(Fields, frozen=True, kw_only=True):
-    """Storages alive at the peak that are alike: their kind, the ``op`` that made them, and where.
+    """Storages alive at the peak that are alike: their kind, the ``op`` and the line ``where`` that made them, who held
+    them at the end of the step, and whether an op of the step ``touched`` them.
 
     ``module`` is a qualified name with ``*`` for its numbers, so that the same of every layer is one entry: of the
     module whose op made it or, for what stood before, first used it. ``layer`` is the class of that module. ``bytes``
@@ -60,36 +64,52 @@ class Alive(Fields, frozen=True, kw_only=True):
     """
 
     bytes: int
-    count: int
     kind: str
-    op: str
-    module: str
-    layer: str
-    phase: str
+    holder: str
+    where: Place
+    touched: bool
+    count: int = 1
+    op: str = ""
+    module: str = ""
+    layer: str = ""
+    phase: str = ""
 
 
 class MemoryFigures(Fields, frozen=True, kw_only=True):
-    """Bytes of storages by their sizes: an allocator rounds up, keeps some back and adds its own.
+    """Bytes of storages by their sizes.
 
-    ``peak_bytes`` is the most that is alive while one record, ``peak_record``, runs (-1 in an empty session), with the
-    record's results, and without memory that its kernel allocates and frees. ``standing_bytes`` were allocated before
-    the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the peak among them.
-    ``followed``: the session has the kind of each storage and when it was freed. Otherwise each storage is assumed to
-    live from the op that made it to the last that used it, which is the least that the step needs, and all storages
-    from before the step count as inputs. ``compiled_least_bytes``: what compiled code needs at the least, if it
-    computes no product twice: what stood before, and what was made and must live where backward passes begin and end.
-    Of programs that are not compiled, the former alone.
+    ``peak_bytes`` is the most that is alive in any ``phase`` of the script that was followed, ``step_bytes`` that of
+    the recorded step, while one record, ``peak_record``, runs (-1 in an empty session), with the record's results, and
+    without memory that its kernel allocates and frees. ``rows`` are what is alive then. ``allocated_bytes`` is the peak
+    in blocks of CUDA's allocator, ``reserved_bytes`` what it takes of the device for them: low and high, what is needed
+    at the least, and with blocks that stay unused. ``growth_bytes`` is what an iteration leaves behind (``growth`` by
+    line and holder; None: not followed), ``iterations_until_full`` how often that fits the device. ``standing_bytes``
+    were allocated before the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the
+    step, the peak among them. ``followed``: the session has the kind of each storage and when it was freed. Otherwise
+    each storage is assumed to live from the op that made it to the last that used it, which is the least that the step
+    needs, and all storages from before the step count as inputs. ``compiled_least_bytes``: what compiled code needs at
+    the least, if it computes no product twice: what stood before, and what was made and must live where backward passes
+    begin and end. Of programs that are not compiled, the former alone.
     """
 
     followed: bool
     peak_bytes: int
+    step_bytes: int
+    allocated_bytes: int
+    reserved_bytes: int
+    low_bytes: int
+    high_bytes: int
+    growth_bytes: int | None
+    iterations_until_full: int | None
+    phase: str
     compiled_least_bytes: int
     standing_bytes: int
     device_bytes: int | None
     peak_record: int
     by_kind: KindBytes
     timeline: tuple[MemoryPoint, ...]
-    alive: tuple[Alive, ...]
+    rows: tuple[Alive, ...]
+    growth: tuple[Held, ...] = ()
 
 
 class MemoryUse(MemoryFigures, frozen=True, kw_only=True, eq=False):
@@ -116,20 +136,60 @@ def memory_use(session: Session, device_bytes: int | None = None, kept: Iterable
     standing_bytes = int(sizes[stood].sum())
     totals = bytes_alive.sum(axis=1)
     peak_record = int(totals.argmax()) if len(totals) else -1
+    step_bytes = int(totals[peak_record]) if len(totals) else standing_bytes
+    figures = _of_script(session, device_bytes, step_bytes, *_blocks(sizes, lifetimes))
+    figures["rows"] = figures["rows"] or _alive(session, lifetimes, touches, peak_record)
     stands = [(n, sizes[stood & ((lifetimes.freed == KEPT) | (lifetimes.freed > record))].sum()) for record, n in kept]
     before = [sizes[stood & (lifetimes.kind == kind)].sum() for kind in StorageKind]
     return MemoryUse(
         followed=session.lifetimes is not None,
-        peak_bytes=int(totals[peak_record]) if len(totals) else standing_bytes,
+        **figures,
+        step_bytes=step_bytes,
         compiled_least_bytes=max([standing_bytes, *(n + int(standing) for n, standing in stands)]),
         standing_bytes=standing_bytes,
         device_bytes=device_bytes,
         peak_record=peak_record,
         by_kind=KindBytes(**_by_kind(bytes_alive[peak_record] if len(totals) else before)),
         timeline=tuple(_points(bytes_alive, totals)),
-        alive=_alive(session, lifetimes, touches, peak_record),
         bytes_alive=bytes_alive,
     )
+
+
+def _of_script(
+    session: Session, device_bytes: int | None, step_bytes: int, allocated: int, reserved: int
+) -> dict[str, Any]:
+    """The figures of the phase that needs most: of the step, or of another that the script was seen in."""
+    script = session.run.memory if session.run is not None else None
+    fullest = max(script.phases if script is not None else (), key=lambda each: each.allocated_bytes, default=None)
+    peak, phase = step_bytes, STEP
+    rows: tuple[Alive, ...] = ()
+    if fullest is not None and fullest.phase != STEP and fullest.allocated_bytes > allocated:
+        peak = allocated = fullest.allocated_bytes
+        reserved, phase = max(reserved, fullest.reserved_bytes), fullest.phase
+        rows = tuple(
+            Alive(
+                bytes=each.bytes,
+                kind=StorageKind.OTHER.key,
+                holder=each.owner.holder,
+                where=each.owner.where,
+                touched=False,
+            )
+            for each in sorted(fullest.rows, key=lambda each: -each.bytes)
+        )
+    grown = sum(each.bytes for each in script.growth) if script is not None and script.followed else None
+    left = max(0, device_bytes - allocated) if device_bytes is not None else None
+    return {
+        "peak_bytes": peak,
+        "allocated_bytes": allocated,
+        "reserved_bytes": reserved,
+        "low_bytes": peak,
+        "high_bytes": reserved,
+        "growth_bytes": grown,
+        "iterations_until_full": left // grown if grown and left is not None else None,
+        "phase": phase,
+        "growth": script.growth if script is not None else (),
+        "rows": rows,
+    }
 
 
 def compiled_peak(session: Session, stored: Collection[int]) -> int:
@@ -166,7 +226,23 @@ def _touched_lifetimes(session: Session, touches: Touches) -> Lifetimes:
     forward = direction[touches.first_written] == Direction.FORWARD
     kind[forward & (direction[touches.last] == Direction.BACKWARD)] = StorageKind.ACTIVATION
     kind[stood] = StorageKind.INPUT
-    return Lifetimes(kind=kind, made=made, freed=freed, local=np.zeros(len(kind), dtype=np.bool_))
+    nothing = np.zeros(len(kind), dtype=np.int32)
+    return Lifetimes(kind=kind, made=made, freed=freed, local=nothing.astype(np.bool_), owner=nothing)
+
+
+def _blocks(sizes: Int64, lifetimes: Lifetimes) -> tuple[int, int]:
+    """The most bytes that CUDA's allocator counts as allocated and as reserved, for storages made and freed so."""
+    allocator, blocks = Allocator(), dict[int, Block]()
+    born = np.flatnonzero(sizes > 0)
+    gone = born[lifetimes.freed[born] != KEPT]
+    events = [(made, 1, number) for number, made in zip(born.tolist(), lifetimes.made[born].tolist(), strict=True)]
+    events += [(freed, 0, number) for number, freed in zip(gone.tolist(), lifetimes.freed[gone].tolist(), strict=True)]
+    for _, comes, number in sorted(events):
+        if comes:
+            blocks[number] = allocator.allocate(int(sizes[number]))
+        elif number in blocks:
+            allocator.release(blocks.pop(number))
+    return allocator.peak, allocator.peak_reserved
 
 
 def _bytes_alive(sizes: Int64, lifetimes: Lifetimes, count: int) -> Int64:
@@ -196,28 +272,33 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
     at = np.where(inside_step, place, 0)
     facts = [lifetimes.kind[chosen], stood, inside_step]
     facts += [np.where(inside_step, column[at], 0) for column in (columns.direction, columns.module)]
-    facts += [np.where(inside_step & ~stood, column[at], 0) for column in (columns.signature, columns.phase)]
+    made_by = (columns.signature, columns.phase, columns.place)
+    facts += [np.where(inside_step & ~stood, column[at], 0) for column in made_by]
+    facts += [lifetimes.owner[chosen], touches.last[chosen] >= 0]
     alike, which, counts = distinct_rows(facts)
     sizes = np.zeros(len(alike), dtype=np.int64)
     np.add.at(sizes, which, session.storage_bytes[chosen])
     paths = [_NUMBER_IN_PATH.sub("*", module.path) for module in session.modules]
-    found: dict[tuple[int, str, str, str, str], tuple[int, int]] = {}
+    found: dict[tuple[Any, ...], tuple[int, int]] = {}
     for each, more, times in zip(alike.tolist(), sizes.tolist(), counts.tolist(), strict=True):
-        kind, before, known, direction, module, signature, phase_number = each
+        kind, before, known, direction, module, signature, phase_number, line, owner, touched = each
         op, path, layer, phase = (BEFORE if before else UNSEEN), "", "", ""
         if known:
             way = Direction(direction)
             path, layer = paths[module] or outside_modules(way), session.modules[module].class_name
             if not before:
                 op, phase = session.signatures[signature].name, session.phases[phase_number] or way.label
-        key = kind, op, path, layer, phase
+        whose = lifetimes.owners[owner]
+        where = session.places[line] if known and not before else whose.where
+        key = kind, op, path, layer, phase, whose.holder, where, bool(touched)
         nbytes, count = found.get(key, (0, 0))
         found[key] = nbytes + more, count + times
     ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1], *item[0][:3]))
     return tuple(
-        Alive(bytes=nbytes, count=count, kind=StorageKind(kind).key, op=op, module=path, layer=layer, phase=phase)
-        for (kind, op, path, layer, phase), (nbytes, count) in ordered
-    )
+        Alive(bytes=nbytes, count=count, kind=StorageKind(kind).key, op=op, module=path, layer=layer, phase=phase,
+              holder=holder, where=where, touched=touched)
+        for (kind, op, path, layer, phase, holder, where, touched), (nbytes, count) in ordered
+    )  # fmt: skip
 
 
 def memory_fact(memory: MemoryFigures, *, compiled: bool = False) -> str:
@@ -268,18 +349,24 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
         optional=("over the step",),
         note="" if memory.followed else _LEAST,
     )
+    known = any(group.holder or group.where.line for group in memory.rows)
+    owned = [
+        ("at", "", lambda group: group.where.at or None),
+        ("held by", "", lambda group: group.holder or None),
+    ] * known
     yield table(
         "alive_at_peak",
         "Alive at the peak",
-        memory.alive,
+        memory.rows,
         ("kind", "", lambda group: _label(group.kind, memory)),
         ("bytes", "B", lambda group: group.bytes),
         ("count", "", lambda group: group.count),
-        ("made by", "", lambda group: plain_name(group.op)),
+        ("made by", "", lambda group: plain_name(group.op) or None),
+        *owned,
         ("where", "", _where),
         ("phase", "", lambda group: group.phase or None),
         top=top,
-        optional=("phase", "count"),
+        optional=("phase", "count", *(name for name, *_ in owned)),
     )
 
 

@@ -1,0 +1,172 @@
+"""Who holds tensors: from the names of the program's own code down, through containers, attributes and closures."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from rooflight.records.account import Place
+from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.record.signatures import storage_of
+
+_MOST: Final = 300_000  # objects that are looked at
+_MOST_NODES: Final = 50_000  # of a graph
+_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType, torch.device)
+
+
+def standing() -> Iterator[tuple[torch.UntypedStorage, Place]]:
+    """Storages of all tensors that Python knows on the device that is here. What made them is not known."""
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    for each in gc.get_objects():
+        if issubclass(type(each), torch.Tensor):
+            for part in plain_parts(each):
+                storage = storage_of(part) if part.device.type == kind else None
+                if storage is not None:
+                    yield storage, Place()
+
+
+def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that hold the memory of a wrapper such as a DTensor."""
+    if not is_traceable_wrapper_subclass(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()
+    for name in names:  # a DTensor lists its mesh too
+        if isinstance(part := getattr(tensor, name), torch.Tensor):
+            yield from plain_parts(part)
+
+
+@dataclass(slots=True)
+class Holders:
+    """Names by the address of a storage. ``bounded``: those in containers that drop their oldest. ``graphs``: names of
+    tensors that a graph made, each with the nodes that it keeps.
+    """
+
+    names: dict[int, str] = field(default_factory=dict)
+    bounded: set[int] = field(default_factory=set)
+    graphs: list[tuple[int, str]] = field(default_factory=list)
+
+    @property
+    def of_graphs(self) -> str:
+        """The name of the tensor that keeps the largest graph; empty where there is none."""
+        return max(self.graphs, default=(0, ""))[1]
+
+
+def holders() -> Holders:
+    """Who holds which storage now. What only libraries or native code hold is not found."""
+    found, seen = Holders(), set[int]()
+    tasks = deque((name, value, False) for name, value in _roots())
+    while tasks and len(seen) < _MOST:
+        name, value, bounded = tasks.popleft()
+        if isinstance(value, _PLAIN) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        kind = type(value)
+        if issubclass(kind, torch.Tensor):
+            _note(found, name, value, bounded=bounded)
+        else:
+            bounded = bounded or (kind is deque and value.maxlen is not None)
+            with suppress(Exception):  # of an object of the program's own
+                tasks.extend((inner, each, bounded) for inner, each in _inside(name, value))
+    return found
+
+
+def _roots() -> Iterator[tuple[str, Any]]:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_users(frame.f_code.co_filename):
+            yield from list(frame.f_locals.items())
+        frame = frame.f_back
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if isinstance(file, str) and is_users(file):
+            yield from list(vars(module).items())
+
+
+def _note(found: Holders, name: str, tensor: torch.Tensor, *, bounded: bool) -> None:
+    for part in plain_parts(tensor):
+        for each in (part, part.grad if part.is_leaf else None):
+            storage = None if each is None else storage_of(each)
+            if storage is not None:
+                found.names.setdefault(storage._cdata, name)
+                if bounded:
+                    found.bounded.add(storage._cdata)
+    if tensor.grad_fn is not None:
+        found.graphs.append((_nodes(tensor.grad_fn), name))
+
+
+def _inside(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+    """What an object of the program holds, each with its name: elements of containers have that of the container."""
+    for kinds, inside in _INSIDE:
+        if isinstance(value, kinds):
+            return inside(name, value)
+    return _attributes(name, value)
+
+
+def _of_module(name: str, module: nn.Module) -> Iterable[tuple[str, Any]]:
+    """A module is the holder of all that is its own."""
+    yield from ((name, each) for each in (*module.parameters(), *module.buffers()))
+    for key, each in list(vars(module).items()):
+        if key == "_modules":
+            yield from ((name, child) for child in each.values())
+        elif key not in ("_parameters", "_buffers"):
+            yield f"{name}.{key}", each
+
+
+def _of_function(_: str, function: FunctionType) -> Iterable[tuple[str, Any]]:
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # it is empty
+            yield free, cell.cell_contents
+
+
+def _of_generator(_: str, generator: GeneratorType[Any, Any, Any]) -> Iterable[tuple[str, Any]]:
+    return list(generator.gi_frame.f_locals.items()) if generator.gi_frame is not None else ()
+
+
+def _of_traceback(name: str, trace: TracebackType | None) -> Iterable[tuple[str, Any]]:
+    while trace is not None:
+        yield from ((f"{name} ({inner})", each) for inner, each in list(trace.tb_frame.f_locals.items()))
+        trace = trace.tb_next
+
+
+def _attributes(name: str, value: Any) -> Iterable[tuple[str, Any]]:
+    slots = [each for base in type(value).__mro__ for each in getattr(base, "__slots__", ()) if isinstance(each, str)]
+    held = {each: getattr(value, each) for each in slots if not each.startswith("__") and hasattr(value, each)}
+    return [(f"{name}.{key}", each) for key, each in {**held, **getattr(value, "__dict__", {})}.items()]
+
+
+_INSIDE: Final[tuple[tuple[Any, Callable[[str, Any], Iterable[tuple[str, Any]]]], ...]] = (
+    (nn.Module, _of_module),
+    (Optimizer, lambda name, value: [(f"{name}.state", value.state)]),
+    (dict, lambda name, value: [(name, each) for each in list(value.values())]),
+    ((list, tuple, set, frozenset, deque), lambda name, value: [(name, each) for each in list(value)]),
+    (FunctionType, _of_function),
+    (MethodType, lambda name, value: [(name, value.__self__)]),
+    (partial, lambda name, value: [(name, each) for each in (value.func, *value.args, *value.keywords.values())]),
+    (GeneratorType, _of_generator),
+    (BaseException, lambda name, value: _of_traceback(name, value.__traceback__)),
+    (TracebackType, _of_traceback),
+)
+
+
+def _nodes(root: Any) -> int:
+    """How many nodes of autograd's graph hang on one."""
+    seen, tasks = {root}, [root]
+    while tasks and len(seen) < _MOST_NODES:
+        for node, _ in tasks.pop().next_functions:
+            if node is not None and node not in seen:
+                seen.add(node)
+                tasks.append(node)
+    return len(seen)
