@@ -141,7 +141,9 @@ def test_what_scripts_import_of_the_package_is_there(path):
 
 
 def test_nothing_loaded_from_disk_is_executed():
-    assert {path: names for path in SOURCES if (names := executing(path))} == {}
+    """But for the reader of snapshots, which refuses pickles that name anything but plain types."""
+    found = {path.name: names for path in SOURCES if (names := executing(path))}
+    assert found == {"snapshot.py": {"pickle"}}
 
 
 def executing(path: Path) -> set[str]:

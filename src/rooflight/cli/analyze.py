@@ -113,10 +113,12 @@ def analyze(
       rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session
       rooflight analyze folder/of/traces --executor ray
+      rooflight analyze snapshot.pickle run.session
       rooflight analyze gpt2 --step train --device 8xB200-SXM --parallel fsdp
     """
     from rooflight.front.device import without_calibrating
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
+    from rooflight.front.snapshots import is_snapshot, report_of_snapshot
     from rooflight.sources.traces.file.discovery import traces_in
 
     outputs = output.open(save=output.save)
@@ -127,6 +129,9 @@ def analyze(
         measured.refuse("no effect, the GPUs are not here")
         with running(outputs) as progress:
             outputs.write(over.report(run, output.save, progress))
+        return
+    if is_snapshot(target[0]):
+        outputs.write(report_of_snapshot(target, device.device, output.top))
         return
     notes = []
     outputs.spare(path for each in target if Path(each).is_dir() for path in traces_in(Path(each)))

@@ -20,11 +20,12 @@ from rooflight.prediction.gain.gain import predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.archive import load
 from rooflight.records.quantity import Quantity, count_of
+from rooflight.records.record import STEP
 from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
 from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.memory.use import MemoryUse, compiled_peak, memory_shortage
+from rooflight.roofline.memory.use import MemoryUse, compiled_peak, growth_text, memory_shortage
 from rooflight.roofline.network import Collective
 from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of
@@ -33,6 +34,7 @@ from rooflight.sources.capture.own_code import is_users
 from rooflight.sources.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 
 _FEW: Final = 5
+_WHEN: Final = {"evaluation": "in an evaluation"}
 _SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at an address of the device"}
 
 
@@ -179,12 +181,24 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
         shortage = memory_shortage(memory, row.device)
         fits = f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits."
         found.append(f"{text}. {shortage}{_nearest_change(memory, row.gpus)}" if shortage else text + fits)
+        found += filter(None, [growth_text(memory, row.device)])
     return " ".join(found)
 
 
 def _nearest_change(memory: MemoryUse, gpus: int) -> str:
-    """What would make a step fit: a smaller batch, or weights and what belongs to them on more GPUs."""
+    """What would make a step fit: the cheapest change that suffices, a smaller batch, or weights and what belongs to
+    them on more GPUs.
+    """
     kinds = memory.by_kind
+    if memory.phase != STEP:
+        at = f", {memory.rows[0].where.at}" if memory.rows and memory.rows[0].where.line else ""
+        return f" The most is held {_WHEN.get(memory.phase, memory.phase)}{at}."
+    enough = [each for each in memory.savings if each.peak_bytes <= (memory.device_bytes or 0)]
+    if enough:
+        best = min(enough, key=lambda each: (each.flops > 0 or each.moved_bytes > 0, each.peak_bytes))
+        return f" With {best.change} it would fit, in {Quantity(best.peak_bytes, 'B')}."
+    if memory.batch_factor is not None and 0 < memory.batch_factor < 1:
+        return f" {1 / memory.batch_factor:.1f} times fewer tokens or images a step, or checkpoints, would fit."
     states = kinds.parameter + kinds.gradient + kinds.optimizer_state
     other, capacity = memory.peak_bytes - states, memory.device_bytes or 0
     if states < capacity:

@@ -35,6 +35,7 @@ _DOCUMENTS: Final = (
     "studies.compiling.hot.result.HotDocument",
     "studies.compiling.bench.predicted.PredictedGainDocument",
     "studies.compiling.explain.result.ExplainDocument",
+    "sources.traces.file.snapshot.Snapshot",
 )
 
 

@@ -326,7 +326,7 @@ class CostedSession:
     def memory(self) -> MemoryUse:
         """Memory the step takes: its peak, by kind and over time, and what is alive then."""
         session = self.session if self.device.kind == "cpu" else in_device_memory(self.session)
-        return memory_use(session, self.device.dram_capacity_bytes, self.fusion.kept)
+        return memory_use(session, self.device.dram_capacity_bytes, self.fusion.kept, self.costs)
 
     # -- columns ------------------------------------------------------------------------------------------------------
 

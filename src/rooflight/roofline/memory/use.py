@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.account import Place
 from rooflight.records.document import Fields
 from rooflight.records.quantity import Quantity
@@ -18,6 +19,7 @@ from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, 
 from rooflight.roofline.distinct import distinct_rows
 from rooflight.roofline.groups import plain_name
 from rooflight.roofline.memory.allocator import Allocator, Block
+from rooflight.roofline.memory.savings import Saving, batch_factor, savings
 
 BEFORE: Final = "(before the step)"
 """What made a storage that was there before the step."""
@@ -29,6 +31,8 @@ _POINTS: Final = 200
 _NUMBER_IN_PATH = re.compile(r"(?<![^.])\d+(?![^.])")
 _BLOCKS: Final = "▁▂▃▄▅▆▇█"
 _CHART_WIDTH: Final = 32
+_LITTLE_GROWTH: Final = 1 << 16  # bytes an iteration
+_MANY_ITERATIONS: Final = 1_000_000
 _LEAST: Final = "The recording did not follow when memory is freed: this is the least that the step needs."
 _UNFOLLOWED: Final = {"input": "from before the step", "temporary": "made in the step"}
 
@@ -82,11 +86,12 @@ class MemoryFigures(Fields, frozen=True, kw_only=True):
     the recorded step, while one record, ``peak_record``, runs (-1 in an empty session), with the record's results, and
     without memory that its kernel allocates and frees. ``rows`` are what is alive then. ``allocated_bytes`` is the peak
     in blocks of CUDA's allocator, ``reserved_bytes`` what it takes of the device for them: low and high, what is needed
-    at the least, and with blocks that stay unused. ``growth_bytes`` is what an iteration leaves behind (``growth`` by
-    line and holder; None: not followed), ``iterations_until_full`` how often that fits the device. ``standing_bytes``
-    were allocated before the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the
-    step, the peak among them. ``followed``: the session has the kind of each storage and when it was freed. Otherwise
-    each storage is assumed to live from the op that made it to the last that used it, which is the least that the step
+    at the least, and with blocks that stay unused. ``savings`` are changes that need less, and ``batch_factor`` is how
+    many times the batch of the step fits. ``growth_bytes`` is what an iteration leaves behind (``growth`` by line and
+    holder; None: not followed), ``iterations_until_full`` how often that fits the device. ``standing_bytes`` were
+    allocated before the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the
+    peak among them. ``followed``: the session has the kind of each storage and when it was freed. Otherwise each
+    storage is assumed to live from the op that made it to the last that used it, which is the least that the step
     needs, and all storages from before the step count as inputs. ``compiled_least_bytes``: what compiled code needs at
     the least, if it computes no product twice: what stood before, and what was made and must live where backward passes
     begin and end. Of programs that are not compiled, the former alone.
@@ -110,6 +115,8 @@ class MemoryFigures(Fields, frozen=True, kw_only=True):
     timeline: tuple[MemoryPoint, ...]
     rows: tuple[Alive, ...]
     growth: tuple[Held, ...] = ()
+    savings: tuple[Saving, ...] = ()
+    batch_factor: float | None = None
 
 
 class MemoryUse(MemoryFigures, frozen=True, kw_only=True, eq=False):
@@ -125,9 +132,14 @@ class MemoryUse(MemoryFigures, frozen=True, kw_only=True, eq=False):
         return [int(bytes_alive[start : max(end, start + 1)].max(initial=0)) for start, end in pairwise(edges)]
 
 
-def memory_use(session: Session, device_bytes: int | None = None, kept: Iterable[tuple[int, int]] = ()) -> MemoryUse:
+def memory_use(
+    session: Session,
+    device_bytes: int | None = None,
+    kept: Iterable[tuple[int, int]] = (),
+    costs: Sequence[OpCost | Uncosted] = (),
+) -> MemoryUse:
     """The memory of a session's step: as it was followed, or from when each storage is touched first and last. ``kept``
-    is that of its ``Fusion``: what must live, by record.
+    is that of its ``Fusion``: what must live, by record. With the ``costs`` of its signatures: what would need less.
     """
     touches = touches_of(session)
     lifetimes = _touched_lifetimes(session, touches) if session.lifetimes is None else session.lifetimes
@@ -146,6 +158,8 @@ def memory_use(session: Session, device_bytes: int | None = None, kept: Iterable
         **figures,
         step_bytes=step_bytes,
         compiled_least_bytes=max([standing_bytes, *(n + int(standing) for n, standing in stands)]),
+        savings=savings(session, costs) if len(costs) else (),
+        batch_factor=batch_factor(session, device_bytes) if device_bytes else None,
         standing_bytes=standing_bytes,
         device_bytes=device_bytes,
         peak_record=peak_record,
@@ -326,9 +340,10 @@ def memory_shortage(memory: MemoryFigures, device: str, *, compiled: bool = Fals
     over, times = Quantity(peak - capacity, "B"), peak / capacity
     worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
     how = ", even compiled" if compiled else ""
+    what = "step" if memory.phase == STEP else "script"
     return (
-        f"The step does not fit{how}: it needs at least {Quantity(peak, 'B')}, {device} has {Quantity(capacity, 'B')}: "
-        f"{over} too much{worth}."
+        f"The {what} does not fit{how}: it needs at least {Quantity(peak, 'B')}, {device} has "
+        f"{Quantity(capacity, 'B')}: {over} too much{worth}."
     )
 
 
@@ -368,6 +383,27 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
         top=top,
         optional=("phase", "count", *(name for name, *_ in owned)),
     )
+    if memory.savings:
+        yield table(
+            "memory_savings",
+            "What would need less memory",
+            memory.savings,
+            ("change", "", lambda each: each.change),
+            ("saves", "B", lambda each: each.saved_bytes),
+            ("peak", "B", lambda each: each.peak_bytes),
+            ("costs", "", _price),
+        )
+
+
+def growth_text(memory: MemoryFigures, device: str = "") -> str:
+    """What an iteration leaves behind, who keeps it, and when the device is full; empty where that is little."""
+    grown, left = memory.growth_bytes or 0, memory.iterations_until_full
+    if grown < _LITTLE_GROWTH or (left is not None and left > _MANY_ITERATIONS):
+        return ""
+    first = memory.growth[0].owner
+    full = f": {device} is full after about {left:,}" if left is not None and device else ""
+    kept = f"; kept by `{first.holder}`, {first.where.at}" if first.holder else f"; made at {first.where.at}"
+    return f"Memory grows by {Quantity(grown, 'B')} an iteration{full}{kept}."
 
 
 def memory_series(memory: MemoryFigures) -> Iterable[Series]:
@@ -406,6 +442,12 @@ def sparkline(values: Sequence[int], most: int) -> str:
 def _label(kind: str, memory: MemoryFigures) -> str:
     named = kind.replace("_", " ")
     return named if memory.followed else _UNFOLLOWED.get(kind, named)
+
+
+def _price(saving: Saving) -> str | None:
+    flops = f"{Quantity(saving.flops, 'FLOP')} more" if saving.flops else ""
+    moved = f"{Quantity(saving.moved_bytes, 'B')} to and from the host" if saving.moved_bytes else ""
+    return flops or moved or None
 
 
 def _where(group: Alive) -> str | None:

@@ -20,7 +20,7 @@ from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import Work
-from rooflight.roofline.memory.use import memory_shortage
+from rooflight.roofline.memory.use import growth_text, memory_shortage
 
 _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is doubtful
 _NAMED: Final = 4
@@ -48,6 +48,8 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         yield f"No roof is known: {'; '.join(device.notes) or device.name}."
     for name, calls in analysis.unknown_peaks.items() if device.memory else ():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
+    if grows := growth_text(analysis.memory, device.name):
+        yield grows
     if missing := memory_shortage(analysis.memory, device.name, compiled=analysis.session.compiled):
         yield f"{missing} The bound is that of one device with enough memory."
     names = {plain_name(op.name): op.signature for op in analysis.operations}

@@ -10,6 +10,7 @@ from rooflight.records.account import WORDS, Cause
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table, share, table
 from rooflight.records.timeline import Run, RunStep, SameSteps
+from rooflight.roofline.memory.use import growth_text
 from rooflight.roofline.tables.document import AnalysisDocument
 from rooflight.roofline.tables.findings import first_findings
 
@@ -141,9 +142,10 @@ def in_brief(report: Report, path: str, options: str = "") -> Report:
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
     evidence = f"rooflight diagnose {path}{options} has the evidence, " if any(found) and not ranks else ""
     notes = [f"{evidence}rooflight analyze {'(the same)' if evidence else path} all tables{more}"]
+    grows = growth_text(data.memory) if isinstance(data, AnalysisDocument) else ""
     brief = replace(
         report,
-        conclusion=_of_iterations(report.data) or report.conclusion,
+        conclusion=f"{_of_iterations(report.data) or report.conclusion} {grows}".strip(),
         facts=tuple(facts),
         tables=tuple(tables),
         series=(),

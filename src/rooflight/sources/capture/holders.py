@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import gc
+import linecache
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any, Final
 
@@ -18,10 +20,11 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from rooflight.records.account import Place
-from rooflight.sources.capture.own_code import is_users
+from rooflight.sources.capture.own_code import is_users, shown
 from rooflight.sources.capture.record.signatures import storage_of
 
 _MOST: Final = 300_000  # objects that are looked at
+_ADDING: Final = ("append", "appendleft", "extend", "add", "insert", "put", "put_nowait", "update", "setdefault")
 _MOST_NODES: Final = 50_000  # of a graph
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType, torch.device)
 
@@ -83,16 +86,55 @@ def holders() -> Holders:
     return found
 
 
+def keeping_line(name: str) -> Place | None:
+    """The one line of the program's own that puts something into what a name says: appends to it, sets an item, adds.
+    None where there are several, or none.
+    """
+    leaf, found = name.rpartition(".")[2], []
+    for file, namespace in _own_files().items():
+        with suppress(SyntaxError):
+            nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file, namespace)))))
+            found += [
+                (file, node.lineno) for node in nodes if isinstance(node, ast.expr | ast.stmt) and _adds(node, leaf)
+            ]
+    if len(set(found)) != 1:
+        return None
+    (file, line), *_ = found
+    return Place(file=shown(file), line=line)
+
+
+def _adds(node: ast.AST, leaf: str) -> bool:
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in _ADDING and _names(node.func.value, leaf)
+    if isinstance(node, ast.AugAssign):
+        return _names(node.target, leaf)
+    if isinstance(node, ast.Assign):
+        into = [each for each in node.targets if _names(each, leaf)]
+        items = any(isinstance(each, ast.Subscript) for each in into)
+        return items or (bool(into) and any(_names(each, leaf) for each in ast.walk(node.value)))
+    return False
+
+
+def _names(node: ast.AST, leaf: str) -> bool:
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return (isinstance(node, ast.Name) and node.id == leaf) or (isinstance(node, ast.Attribute) and node.attr == leaf)
+
+
+def _own_files() -> dict[str, dict[str, Any]]:
+    modules = [vars(module) for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
+    files = {str(each.get("__file__")): each for each in modules if isinstance(each.get("__file__"), str)}
+    return {file: namespace for file, namespace in files.items() if is_users(file)}
+
+
 def _roots() -> Iterator[tuple[str, Any]]:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if is_users(frame.f_code.co_filename):
             yield from list(frame.f_locals.items())
         frame = frame.f_back
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None)
-        if isinstance(file, str) and is_users(file):
-            yield from list(vars(module).items())
+    for namespace in _own_files().values():
+        yield from list(namespace.items())
 
 
 def _note(found: Holders, name: str, tensor: torch.Tensor, *, bounded: bool) -> None:
@@ -151,6 +193,7 @@ _INSIDE: Final[tuple[tuple[Any, Callable[[str, Any], Iterable[tuple[str, Any]]]]
     (nn.Module, _of_module),
     (Optimizer, lambda name, value: [(f"{name}.state", value.state)]),
     (dict, lambda name, value: [(name, each) for each in list(value.values())]),
+    (type(lru_cache(str)), lambda name, value: [(name, each) for each in gc.get_referents(value)]),
     ((list, tuple, set, frozenset, deque), lambda name, value: [(name, each) for each in list(value)]),
     (FunctionType, _of_function),
     (MethodType, lambda name, value: [(name, value.__self__)]),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from rooflight.records.record import Held, Owner, StorageKind
 from rooflight.records.session import NO_PARENT, Session
-from rooflight.sources.capture.holders import holders
+from rooflight.sources.capture.holders import holders, keeping_line
 
 if TYPE_CHECKING:
     from rooflight.records.account import Place
@@ -53,11 +53,16 @@ class Left:
             self.grown = ()
             return
         held, places = holders(), self._places()
+        lines: dict[str, Place | None] = {"": None}
         grown: Counter[Owner] = Counter()
         for number, storage in alive:
             if storage._cdata not in held.bounded:
                 name = held.names.get(storage._cdata) or held.of_graphs
-                grown[Owner(holder=name, where=places[number])] += int(self._session.storage_bytes[number])
+                if name not in lines:
+                    lines[name] = keeping_line(name)
+                grown[Owner(holder=name, where=lines[name] or places[number])] += int(
+                    self._session.storage_bytes[number]
+                )
         self.grown = tuple(Held(bytes=size, owner=owner) for owner, size in grown.most_common())
 
     def _places(self) -> list[Place]:

@@ -1,0 +1,79 @@
+"""A snapshot of CUDA's allocator, alone or beside the memory that a session's step was seen to need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rooflight.front.sessions import analyze_file
+from rooflight.records.account import Place
+from rooflight.records.quantity import Quantity
+from rooflight.records.report import Report, table
+from rooflight.sources.traces.file.snapshot import SUFFIXES, Snapshot, read_snapshots
+
+
+def is_snapshot(target: str) -> bool:
+    """Whether a target names a pickle."""
+    return Path(target).suffix in SUFFIXES and Path(target).is_file()
+
+
+def report_of_snapshot(targets: Sequence[str], device: str | None, top: int) -> Report:
+    """What was allocated at the peak, by line; beside it, where a second target is a session, what its step had alive.
+
+    Raises ValueError for files that cannot be read.
+    """
+    path, *sessions = targets
+    if len(sessions) > 1:
+        raise ValueError(f"{path} is compared with one session at a time")
+    found = read_snapshots(Path(path))
+    if not found:
+        raise ValueError(f"{path} has no memory in it: take the snapshot while the program holds some")
+    fullest = max(found, key=lambda each: each.peak_bytes)
+    memory = analyze_file(sessions[0], device).memory if sessions else None
+    beside = Counter[tuple[str, int]]()
+    for row in memory.rows if memory is not None else ():
+        beside[_key(row.where)] += row.bytes
+    rows = [(each.owner.where, each.bytes, beside.pop(_key(each.owner.where), 0)) for each in fullest.rows]
+    rows += [(Place(file=file, line=line), 0, size) for (file, line), size in beside.items()]
+    rows.sort(key=lambda row: -abs(row[1] - row[2]) if memory is not None else -row[1])
+    predicted = (
+        ("recorded", "B", lambda row: row[2]),
+        ("more", "B", lambda row: row[1] - row[2]),
+    )  # fmt: skip
+    text = f"At most {Quantity(fullest.peak_bytes, 'B')} were allocated on device {fullest.device}"
+    if memory is not None:
+        share = fullest.peak_bytes / memory.peak_bytes - 1 if memory.peak_bytes else 0.0
+        text += f", {share:+.1%} against the {Quantity(memory.peak_bytes, 'B')} that the session's step needs"
+    return Report(
+        title=f"Memory snapshot: {Path(path).name}",
+        conclusion=f"{text}; {Quantity(fullest.peak_reserved_bytes, 'B')} were reserved.",
+        facts=tuple(_facts(found)),
+        tables=(
+            table(
+                "snapshot",
+                "Allocated at the peak, by line" if memory is None else "At the peak, by line: what differs most first",
+                rows,
+                ("line", "", lambda row: row[0].at or "(not recorded)"),
+                ("snapshot", "B", lambda row: row[1]),
+                *(predicted if memory is not None else ()),
+                top=top,
+            ),
+        ),
+        data=fullest,
+    )
+
+
+def _key(where: Place) -> tuple[str, int]:
+    return Path(where.file).name, where.line
+
+
+def _facts(found: Sequence[Snapshot]) -> list[tuple[str, str]]:
+    return [
+        (
+            f"device {each.device}",
+            f"{Quantity(each.allocated_bytes, 'B')} of {Quantity(each.reserved_bytes, 'B')} reserved at the end; "
+            f"{each.events:,} events",
+        )
+        for each in found
+    ]
