@@ -61,7 +61,7 @@ class SpreadOptions:
 class AnalyzeOutput(Output):
     """Where the report and the session go."""
 
-    top: Annotated[int, Option("Rows of the long tables.", "N")] = 10
+    top: Annotated[int, Option("Rows of the long tables.", "N", least=1)] = 10
     save: Annotated[Path | None, Option("Save the session to this file.", "FILE")] = None
     brief: Annotated[bool, Option("Print the first screen alone.")] = False
     calibrate: Annotated[
@@ -122,8 +122,6 @@ def analyze(
     from rooflight.sources.traces.file.discovery import traces_in
 
     outputs = output.open(save=output.save)
-    if output.top < 1:
-        raise ValueError(f"--top {output.top}: ask for at least 1 row")
     if (over := Spread.asked_by(target, device, spread.parallel)) is not None:
         _check(measured, trace, read_on, output, several=False)
         measured.refuse("no effect, the GPUs are not here")

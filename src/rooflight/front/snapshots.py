@@ -10,6 +10,7 @@ from rooflight.front.sessions import analyze_file
 from rooflight.records.account import Place
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Report, table
+from rooflight.roofline.memory.use import MemoryUse
 from rooflight.sources.traces.file.snapshot import SUFFIXES, Snapshot, read_snapshots
 
 
@@ -31,12 +32,7 @@ def report_of_snapshot(targets: Sequence[str], device: str | None, top: int) -> 
         raise ValueError(f"{path} has no memory in it: take the snapshot while the program holds some")
     fullest = max(found, key=lambda each: each.peak_bytes)
     memory = analyze_file(sessions[0], device).memory if sessions else None
-    beside = Counter[tuple[str, int]]()
-    for row in memory.rows if memory is not None else ():
-        beside[_key(row.where)] += row.bytes
-    rows = [(each.owner.where, each.bytes, beside.pop(_key(each.owner.where), 0)) for each in fullest.rows]
-    rows += [(Place(file=file, line=line), 0, size) for (file, line), size in beside.items()]
-    rows.sort(key=lambda row: -abs(row[1] - row[2]) if memory is not None else -row[1])
+    rows = _beside(fullest, memory)
     predicted = (
         ("recorded", "B", lambda row: row[2]),
         ("more", "B", lambda row: row[1] - row[2]),
@@ -62,6 +58,16 @@ def report_of_snapshot(targets: Sequence[str], device: str | None, top: int) -> 
         ),
         data=fullest,
     )
+
+
+def _beside(snapshot: Snapshot, memory: MemoryUse | None) -> list[tuple[Place, int, int]]:
+    """Lines with their bytes in the snapshot and in a session's step: the largest first, or what differs most."""
+    beside = Counter[tuple[str, int]]()
+    for row in memory.rows if memory is not None else ():
+        beside[_key(row.where)] += row.bytes
+    rows = [(each.owner.where, each.bytes, beside.pop(_key(each.owner.where), 0)) for each in snapshot.rows]
+    rows += [(Place(file=file, line=line), 0, size) for (file, line), size in beside.items()]
+    return sorted(rows, key=lambda row: -abs(row[1] - row[2]))
 
 
 def _key(where: Place) -> tuple[str, int]:

@@ -117,6 +117,8 @@ def _changes(
     yield "states-of-8-bits", "an optimizer with states of 8 bits", replace(stay, sizes=small), 0, 0
     scratch = _made_by(session, Direction.OPTIMIZER) & (kind == StorageKind.TEMPORARY)
     yield "fused-optimizer", "fused=True in the optimizer", replace(stay, sizes=np.where(scratch, 0, sizes)), 0, 0
+    together = np.array(["_foreach" in op.name for op in session.signatures], dtype=np.bool_)
+    scratch &= together[session.columns.signature[np.clip(session.lifetimes.made, 0, len(session) - 1)]]
     one = np.where(scratch, 0, sizes)
     if scratch.any():
         largest = np.flatnonzero(scratch)[sizes[scratch].argmax()]

@@ -384,15 +384,19 @@ def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
         optional=("phase", "count", *(name for name, *_ in owned)),
     )
     if memory.savings:
-        yield table(
-            "memory_savings",
-            "What would need less memory",
-            memory.savings,
-            ("change", "", lambda each: each.change),
-            ("saves", "B", lambda each: each.saved_bytes),
-            ("peak", "B", lambda each: each.peak_bytes),
-            ("costs", "", _price),
-        )
+        yield _savings_table(memory)
+
+
+def _savings_table(memory: MemoryUse) -> Table:
+    return table(
+        "memory_savings",
+        "What would need less memory",
+        memory.savings,
+        ("change", "", lambda each: each.change),
+        ("saves", "B", lambda each: each.saved_bytes),
+        ("peak", "B", lambda each: each.peak_bytes),
+        ("costs", "", _price),
+    )
 
 
 def growth_text(memory: MemoryFigures, device: str = "") -> str:

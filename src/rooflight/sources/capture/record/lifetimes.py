@@ -218,7 +218,9 @@ class LifetimeTape(Tape):
         """Who holds each storage now, as far as the program's own names tell."""
         numbers = {NO_OWNER: 0}
         owner = np.zeros(count, dtype=np.int32)
-        names = holders().names if self._follows_all else {}
+        if not self._follows_all:
+            return owner, tuple(numbers)
+        names = holders().names
         for number, reference in self._references.items():
             storage = reference()
             name = names.get(reference.address, "") if storage is not None else ""

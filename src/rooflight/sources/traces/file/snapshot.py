@@ -118,7 +118,13 @@ def _of_device(whole: _Whole, device: int) -> Snapshot:
         peak_reserved = max(peak_reserved, taken)
         if now > peak:
             peak, at = now, number
-    for event in events[:at]:
+    return Snapshot(device=device, allocated_bytes=allocated, reserved_bytes=reserved, peak_bytes=peak,
+                    peak_reserved_bytes=peak_reserved, events=len(events), rows=_rows(alive, events[:at]))  # fmt: skip
+
+
+def _rows(alive: dict[Any, tuple[int, Place]], events: Sequence[_Event]) -> tuple[Held, ...]:
+    """What is alive after these events, by the line that asked for it, from what was before them."""
+    for event in events:
         if event.action == "alloc":
             alive[event.addr] = event.size, _place_of(event.frames)
         elif event.action in _GONE:
@@ -126,9 +132,7 @@ def _of_device(whole: _Whole, device: int) -> Snapshot:
     by_place: Counter[Place] = Counter()
     for size, where in alive.values():
         by_place[where] += size
-    rows = tuple(Held(bytes=size, owner=Owner(where=where)) for where, size in by_place.most_common())
-    return Snapshot(device=device, allocated_bytes=allocated, reserved_bytes=reserved, peak_bytes=peak,
-                    peak_reserved_bytes=peak_reserved, events=len(events), rows=rows)  # fmt: skip
+    return tuple(Held(bytes=size, owner=Owner(where=where)) for where, size in by_place.most_common())
 
 
 def _place_of(frames: Sequence[_Frame]) -> Place:
