@@ -30,14 +30,9 @@ _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type, Module
 
 
 def standing() -> Iterator[tuple[torch.UntypedStorage, Place]]:
-    """Storages of all tensors that Python knows on the device that is here. What made them is not known."""
+    """Storages that the program's own names lead to on the device that is here. What made them is not known."""
     kind = "cuda" if torch.cuda.is_available() else "cpu"
-    for each in gc.get_objects():
-        if issubclass(type(each), torch.Tensor):
-            for part in plain_parts(each):
-                storage = storage_of(part) if part.device.type == kind else None
-                if storage is not None:
-                    yield storage, Place()
+    yield from ((each, Place()) for each in holders().storages if each.device.type == kind)
 
 
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -53,10 +48,11 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass(slots=True)
 class Holders:
-    """Names by the address of a storage. ``bounded``: those in containers that drop their oldest. ``graphs``: names of
-    tensors that a graph made, each with the nodes that it keeps.
+    """``storages`` that were found, and their names by address. ``bounded``: those in containers that drop their
+    oldest. ``graphs``: names of tensors that a graph made, each with the nodes that it keeps.
     """
 
+    storages: list[torch.UntypedStorage] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     bounded: set[int] = field(default_factory=set)
     graphs: list[tuple[int, str]] = field(default_factory=list)
@@ -142,7 +138,9 @@ def _note(found: Holders, name: str, tensor: torch.Tensor, *, bounded: bool) -> 
         for each in (part, part.grad if part.is_leaf else None):
             storage = None if each is None else storage_of(each)
             if storage is not None:
-                found.names.setdefault(storage._cdata, name)
+                if storage._cdata not in found.names:
+                    found.storages.append(storage)
+                    found.names[storage._cdata] = name
                 if bounded:
                     found.bounded.add(storage._cdata)
     if tensor.grad_fn is not None:
