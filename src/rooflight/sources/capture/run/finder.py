@@ -70,6 +70,8 @@ class StepFinder:
         self._phase: Caller | None = None  # that may be the step: of those that hold some, it took longest
         self._undecided = Undecided()
         self._trains_in_eval = self._without_modules = self._knows_sizes = False
+        self._models: set[int] = set()  # ids of modules that were trained
+        self._beside = self._beside_each = False  # another was called before the step, before each of them
 
     # -- modules
 
@@ -98,6 +100,9 @@ class StepFinder:
         if undecided.ended_by_backward:
             self._end_backward(now)
         if trainable and (module.training or self._trains_in_eval):
+            self._models.add(id(module))
+            self._trains(module, args, now)
+        elif not self.begun and self._begins_beside(module):
             self._trains(module, args, now)
         elif not self.begun:
             if trainable and not undecided.with_gradients_since:
@@ -106,6 +111,15 @@ class StepFinder:
             if weights.trained and not (trainable or module.training):
                 self._trained.interrupt()
             self._calls(module, args, now)
+
+    def _begins_beside(self, module: nn.Module) -> bool:
+        """Whether a module that is not trained was called before each step: a teacher, or an encoder of images. The
+        step begins with it, for it is work of every iteration.
+        """
+        if id(module) in self._models:
+            return False
+        self._beside = True
+        return self._beside_each and self.only is None
 
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:
         begins = not self.begun
@@ -282,7 +296,8 @@ class StepFinder:
             self.backwards += self.by_backward.count
             self.recorder.drop_later()
         self._add(steps, now, number)
-        undecided.ended_by_backward = False
+        self._beside_each = self._beside and (self._beside_each or steps.count == 1)
+        self._beside = undecided.ended_by_backward = False
         recorder = self.recorder
         place, part = steps.place
         if not part:
