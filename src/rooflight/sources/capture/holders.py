@@ -6,7 +6,7 @@ import ast
 import gc
 import linecache
 import sys
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ from rooflight.sources.capture.record.signatures import storage_of
 _MOST: Final = 300_000  # objects that are looked at
 _ADDING: Final = ("append", "appendleft", "extend", "add", "insert", "put", "put_nowait", "update", "setdefault")
 _MOST_NODES: Final = 50_000  # of a graph
-_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, BuiltinFunctionType, torch.device)
+_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), ModuleType, BuiltinFunctionType, torch.device)
 
 
 def standing() -> Iterator[tuple[torch.UntypedStorage, Place]]:
@@ -48,37 +48,34 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass(slots=True)
 class Holders:
-    """``storages`` that were found, and their names by address. ``bounded``: those in containers that drop their
-    oldest. ``graphs``: names of tensors that a graph made, each with the nodes that it keeps.
+    """``storages`` that were found, their names by address, and the bytes of each name. ``bounded``: names of
+    containers that drop their oldest. ``graphs``: nodes of the graph that made a tensor of that name.
     """
 
     storages: list[torch.UntypedStorage] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    bounded: set[int] = field(default_factory=set)
-    graphs: list[tuple[int, str]] = field(default_factory=list)
-
-    @property
-    def of_graphs(self) -> str:
-        """The name of the tensor that keeps the largest graph; empty where there is none."""
-        return max(self.graphs, default=(0, ""))[1]
+    sizes: Counter[str] = field(default_factory=Counter)
+    bounded: set[str] = field(default_factory=set)
+    graphs: Counter[str] = field(default_factory=Counter)
 
 
 def holders() -> Holders:
     """Who holds which storage now. What only libraries or native code hold is not found."""
     found, seen = Holders(), set[int]()
-    tasks = deque((name, value, False) for name, value in _roots())
+    tasks = deque(_roots())
     while tasks and len(seen) < _MOST:
-        name, value, bounded = tasks.popleft()
+        name, value = tasks.popleft()
         if isinstance(value, _PLAIN) or id(value) in seen:
             continue
         seen.add(id(value))
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            _note(found, name, value, bounded=bounded)
+            _note(found, name, value)
         else:
-            bounded = bounded or (kind is deque and value.maxlen is not None)
+            if kind is deque and value.maxlen is not None:
+                found.bounded.add(name)
             with suppress(Exception):  # of an object of the program's own
-                tasks.extend((inner, each, bounded) for inner, each in _inside(name, value))
+                tasks.extend(_inside(name, value))
     return found
 
 
@@ -86,29 +83,37 @@ def keeping_line(name: str) -> Place | None:
     """The one line of the program's own that puts something into what a name says: appends to it, sets an item, adds.
     None where there are several, or none.
     """
-    leaf, found = name.rpartition(".")[2], []
+    for leaf in reversed(name.split(".")):
+        found = _adding_lines(leaf)
+        if len(found) == 1:
+            ((file, line),) = found
+            return Place(file=shown(file), line=line)
+    return None
+
+
+def _adding_lines(leaf: str) -> set[tuple[str, int]]:
+    found = set()
     for file, namespace in _own_files().items():
         with suppress(SyntaxError):
-            nodes = list(ast.walk(ast.parse("".join(linecache.getlines(file, namespace)))))
-            found += [
-                (file, node.lineno) for node in nodes if isinstance(node, ast.expr | ast.stmt) and _adds(node, leaf)
-            ]
-    if len(set(found)) != 1:
-        return None
-    (file, line), *_ = found
-    return Place(file=shown(file), line=line)
+            tree = ast.parse("".join(linecache.getlines(file, namespace)))
+            found |= {(file, line) for node in ast.walk(tree) if (line := _adds(node, leaf))}
+    return found
 
 
-def _adds(node: ast.AST, leaf: str) -> bool:
+def _adds(node: ast.AST, leaf: str) -> int:
+    """The line of a statement that puts something into what has a name; 0 of others."""
+    adds = False
+    if isinstance(node, ast.FunctionDef) and node.decorator_list:
+        return node.decorator_list[0].lineno if node.name == leaf else 0
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.attr in _ADDING and _names(node.func.value, leaf)
-    if isinstance(node, ast.AugAssign):
-        return _names(node.target, leaf)
-    if isinstance(node, ast.Assign):
+        adds = node.func.attr in _ADDING and _names(node.func.value, leaf)
+    elif isinstance(node, ast.AugAssign):
+        adds = _names(node.target, leaf)
+    elif isinstance(node, ast.Assign):
         into = [each for each in node.targets if _names(each, leaf)]
         items = any(isinstance(each, ast.Subscript) for each in into)
-        return items or (bool(into) and any(_names(each, leaf) for each in ast.walk(node.value)))
-    return False
+        adds = items or (bool(into) and any(_names(each, leaf) for each in ast.walk(node.value)))
+    return int(getattr(node, "lineno", 0)) if adds else 0
 
 
 def _names(node: ast.AST, leaf: str) -> bool:
@@ -133,18 +138,16 @@ def _roots() -> Iterator[tuple[str, Any]]:
         yield from list(namespace.items())
 
 
-def _note(found: Holders, name: str, tensor: torch.Tensor, *, bounded: bool) -> None:
+def _note(found: Holders, name: str, tensor: torch.Tensor) -> None:
     for part in plain_parts(tensor):
         for each in (part, part.grad if part.is_leaf else None):
             storage = None if each is None else storage_of(each)
-            if storage is not None:
-                if storage._cdata not in found.names:
-                    found.storages.append(storage)
-                    found.names[storage._cdata] = name
-                if bounded:
-                    found.bounded.add(storage._cdata)
+            if storage is not None and storage._cdata not in found.names:
+                found.storages.append(storage)
+                found.names[storage._cdata] = name
+                found.sizes[name] += storage.nbytes()
     if tensor.grad_fn is not None:
-        found.graphs.append((_nodes(tensor.grad_fn), name))
+        found.graphs[name] = max(found.graphs[name], _nodes(tensor.grad_fn))
 
 
 def _inside(name: str, value: Any) -> Iterable[tuple[str, Any]]:
@@ -165,19 +168,27 @@ def _of_module(name: str, module: nn.Module) -> Iterable[tuple[str, Any]]:
             yield f"{name}.{key}", each
 
 
-def _of_function(_: str, function: FunctionType) -> Iterable[tuple[str, Any]]:
-    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+def _of_function(name: str, function: FunctionType) -> Iterable[tuple[str, Any]]:
+    yield from ((name, each) for each in (*(function.__defaults__ or ()), *vars(function).values()))
+    for cell in function.__closure__ or ():
         with suppress(ValueError):  # it is empty
-            yield free, cell.cell_contents
+            yield name, cell.cell_contents
 
 
-def _of_generator(_: str, generator: GeneratorType[Any, Any, Any]) -> Iterable[tuple[str, Any]]:
-    return list(generator.gi_frame.f_locals.items()) if generator.gi_frame is not None else ()
+def _of_class(name: str, kind: type) -> Iterable[tuple[str, Any]]:
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    if isinstance(file, str) and is_users(file):
+        yield from ((f"{name}.{key}", each) for key, each in list(vars(kind).items()))
+
+
+def _of_generator(name: str, generator: GeneratorType[Any, Any, Any]) -> Iterable[tuple[str, Any]]:
+    frame = generator.gi_frame
+    return [(name, each) for each in frame.f_locals.values()] if frame is not None else ()
 
 
 def _of_traceback(name: str, trace: TracebackType | None) -> Iterable[tuple[str, Any]]:
     while trace is not None:
-        yield from ((f"{name} ({inner})", each) for inner, each in list(trace.tb_frame.f_locals.items()))
+        yield from ((name, each) for each in list(trace.tb_frame.f_locals.values()))
         trace = trace.tb_next
 
 
@@ -189,7 +200,8 @@ def _attributes(name: str, value: Any) -> Iterable[tuple[str, Any]]:
 
 _INSIDE: Final[tuple[tuple[Any, Callable[[str, Any], Iterable[tuple[str, Any]]]], ...]] = (
     (nn.Module, _of_module),
-    (Optimizer, lambda name, value: [(f"{name}.state", value.state)]),
+    (type, _of_class),
+    (Optimizer, lambda name, value: [(name, value.state)]),
     (dict, lambda name, value: [(name, each) for each in list(value.values())]),
     (type(lru_cache(str)), lambda name, value: [(name, each) for each in gc.get_referents(value)]),
     ((list, tuple, set, frozenset, deque), lambda name, value: [(name, each) for each in list(value)]),

@@ -130,6 +130,7 @@ class Child:
         self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
         run_hooks.install(self.finder)
         self.finder.recorder.standing = self.mode.memory.standing
+        self.finder.recorder.allocated = lambda: self.mode.memory.allocator.allocated
         self.mode.memory.phase = self._phase
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
@@ -163,7 +164,7 @@ class Child:
 
         def ended() -> None:
             end()
-            if self._leaves and (recorder.left is None or recorder.left.followed >= LOOKS[0]):
+            if self._leaves and (recorder.left is None or recorder.left.steps >= LOOKS[0]):
                 self.leave(0)
 
         end, recorder.ended = recorder.ended, ended  # type: ignore[method-assign]

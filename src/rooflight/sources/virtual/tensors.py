@@ -133,7 +133,8 @@ def _copy_storages() -> None:
             made = memo[id(self)] = (
                 memo[key].view(self.dtype).as_strided(self.shape, self.stride(), self.storage_offset())
             )
-        made.grad = copy.deepcopy(self.grad, memo)
+        if not isinstance(self, nn.Parameter):  # of a parameter torch copies none
+            made.grad = copy.deepcopy(self.grad, memo)
         return made.requires_grad_(self.requires_grad)
 
     tensor.__deepcopy__ = run

@@ -341,8 +341,8 @@ def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) 
 
 def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> None:
     """Undo an effect of recording on the autograd engine. It adds gradients of a tensor that was used twice in place,
-    except if Python has touched them, as a dispatch mode does. So a gradient that is freed right after such a sum is
-    replaced by the sum.
+    except if Python has touched them, as a dispatch mode does, or if they are views. So a gradient that is freed right
+    after such a sum is replaced by the sum, if it came first and is not transposed (accumulate in input_buffer.cpp).
     """
     columns, sizes = session.columns, session.storage_bytes
     is_sum = np.array([op.name == "aten::add" and len(op.inputs) == 2 for op in session.signatures], dtype=np.bool_)
@@ -352,11 +352,10 @@ def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags)
     first = columns.read_ids[columns.read_offsets[records]]
     second = columns.read_ids[columns.read_offsets[records] + 1]
     total = columns.written_ids[columns.written_offsets[records]]
-    done = first == second
-    for addend in (first, second):
-        spent = ~done & (freed[addend] == records + 1) & (made[addend] != STOOD) & (sizes[addend] == sizes[total])
-        freed[addend[spent]] = records[spent]
-        done |= spent
+    whole = np.array([bool(op.inputs) and op.inputs[0].strides is None for op in session.signatures], dtype=np.bool_)
+    spent = whole[columns.signature[records]] & (first != second) & (freed[first] == records + 1)
+    spent &= (made[first] != STOOD) & (sizes[first] == sizes[total])
+    freed[first[spent]] = records[spent]
 
 
 def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:

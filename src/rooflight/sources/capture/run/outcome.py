@@ -75,8 +75,8 @@ def session_of(
     session = kept.session if kept is not None else _empty()
     notes = (*session.notes, *finder.recorder.notes)
     left = finder.recorder.left
-    if left is not None and left.followed >= LOOKS[0]:
-        run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.followed))
+    if left is not None and left.steps >= LOOKS[0]:
+        run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.steps))
     session = replace(session, run=run, environment={**session.environment, "target": script}, notes=notes)
     host = None
     if sampler is not None and timed:

@@ -58,6 +58,8 @@ class Recorder:
         self.notes: list[str] = []
         self.standing: Standing | None = None
         """What tells which memory is there when a step begins; None: what Python knows of."""
+        self.allocated: Callable[[], int] | None = None
+        """What tells the bytes of the device that are allocated, where that is known."""
         self.left: Left | None = None
         """What the newest recorded step left."""
         self.settled = False
@@ -151,7 +153,7 @@ class Recorder:
     def _follow(self, recording: record, session: Session) -> None:
         from rooflight.sources.capture.run.left import Left
 
-        self.left = Left(recording, session)
+        self.left = Left(recording, session, self.allocated)
 
     def ended(self) -> None:
         """A step ended, after the recorded one where there is one."""

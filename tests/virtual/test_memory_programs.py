@@ -1,0 +1,39 @@
+"""Scripts of everyday kinds on a GPU that is not there: peaks against an independent counter, growth against its line."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+FEW = {"m01", "m14", "m22", "g02", "g09", "h01"}  # of each kind; the others are slow
+H100 = 80 << 30
+
+
+def rows(kind):
+    for row in csv.DictReader((HERE / kind / "truth.csv").read_text().splitlines()):
+        slow = () if row["program"][:3] in FEW else (pytest.mark.slow,)
+        yield pytest.param(row, id=Path(row["program"]).stem, marks=slow)
+
+
+def memory_of(ok, tmp_path, kind, row):
+    script = HERE / kind / f"{Path(row['program']).stem}.py"
+    ok("run", "--on", "H100-SXM5-80GB", "--save", tmp_path / "one.session", "--json", tmp_path / "one.json", script)
+    return json.loads((tmp_path / "one.json").read_text())
+
+
+@pytest.mark.parametrize("row", rows("memory"))
+def test_the_peak_is_what_another_counts(ok, tmp_path, row):
+    found, peak = memory_of(ok, tmp_path, "memory", row), int(row["peak_bytes"])
+    assert found["memory"]["peak_bytes"] == pytest.approx(peak, rel=0.01)
+    assert found["run"]["on"][0]["fits"] == (peak <= H100)
+
+
+@pytest.mark.parametrize("row", rows("growth"))
+def test_what_grows_is_named_with_its_line(ok, tmp_path, row):
+    memory, grows = memory_of(ok, tmp_path, "growth", row)["memory"], float(row["bytes_per_iteration"])
+    assert memory["growth_bytes"] == pytest.approx(grows, rel=0.05)
+    if grows:
+        first = memory["growth"][0]["owner"]
+        assert (first["holder"].rpartition(".")[2], first["where"]["line"]) == (row["holder"], int(row["line"]))
