@@ -48,8 +48,9 @@ def peaks(only: list[str]) -> None:
         off = found / peak - 1
         right = [each["fits"] == (peak <= capacity) for each, capacity in zip(on, DEVICES.values(), strict=False)]
         close, fits = close + (abs(off) <= MOST_OFF), fits + (len(right) == len(DEVICES) and all(right))
-        print(f"{row['program']:40}{peak / 1e9:10.3f} GB{found / 1e9:10.3f} GB{off:+9.2%}  {memory.get('phase', 'FAILED'):24} "
-              f"{'' if all(right) and right else 'fits WRONG'}", flush=True)  # fmt: skip
+        said = "" if all(right) and right else "fits WRONG"
+        print(f"{row['program']:40}{peak / 1e9:10.3f} GB{found / 1e9:10.3f} GB{off:+9.2%}  "
+              f"{memory.get('phase', 'FAILED'):24} {said}", flush=True)  # fmt: skip
     print(f"within {MOST_OFF:.0%}: {close} of {count}; fits right on both devices: {fits} of {count}")
 
 
@@ -67,8 +68,8 @@ def growth(only: list[str]) -> None:
         else:
             right = bool(grown) and (line == int(row["line"]))
             count, named = count + 1, named + right
-        print(f"{row['program']:36}{expected / 1e6:10.2f} MB{(grown or 0) / 1e6:10.2f} MB  {row['holder']}:{row['line']}"
-              f"  {holder}:{line}", flush=True)  # fmt: skip
+        print(f"{row['program']:36}{expected / 1e6:10.2f} MB{(grown or 0) / 1e6:10.2f} MB  "
+              f"{row['holder']}:{row['line']}  {holder}:{line}", flush=True)  # fmt: skip
     print(f"line of what grows: {named} of {count}; quiet where nothing grows: {quiet} of {others}")
 
 
