@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
+from itertools import islice
 from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any, Final
 
@@ -23,16 +24,16 @@ from rooflight.records.account import Place
 from rooflight.sources.capture.own_code import is_users, shown
 from rooflight.sources.capture.record.signatures import storage_of
 
-_MOST: Final = 300_000  # objects that are looked at
+_MOST: Final = 100_000  # objects that are looked at
 _ADDING: Final = ("append", "appendleft", "extend", "add", "insert", "put", "put_nowait", "update", "setdefault")
+_MANY: Final = 20_000  # of one container
 _MOST_NODES: Final = 50_000  # of a graph
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), ModuleType, BuiltinFunctionType, torch.device)
 
 
 def standing() -> Iterator[tuple[torch.UntypedStorage, Place]]:
     """Storages that the program's own names lead to on the device that is here. What made them is not known."""
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    yield from ((each, Place()) for each in holders().storages if each.device.type == kind)
+    yield from ((each, Place()) for each in holders().storages)
 
 
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -48,19 +49,21 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @dataclass(slots=True)
 class Holders:
-    """``storages`` that were found, their names by address, and the bytes of each name. ``bounded``: names of
+    """``storages`` that were found, their names by address, and bytes and pieces of each name. ``bounded``: names of
     containers that drop their oldest. ``graphs``: nodes of the graph that made a tensor of that name.
     """
 
     storages: list[torch.UntypedStorage] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     sizes: Counter[str] = field(default_factory=Counter)
+    pieces: Counter[str] = field(default_factory=Counter)
     bounded: set[str] = field(default_factory=set)
     graphs: Counter[str] = field(default_factory=Counter)
 
 
 def holders() -> Holders:
-    """Who holds which storage now. What only libraries or native code hold is not found."""
+    """Who holds which storage of the device that is here. What only libraries or native code hold is not found."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     found, seen = Holders(), set[int]()
     tasks = deque(_roots())
     while tasks and len(seen) < _MOST:
@@ -70,7 +73,7 @@ def holders() -> Holders:
         seen.add(id(value))
         kind = type(value)
         if issubclass(kind, torch.Tensor):
-            _note(found, name, value)
+            _note(found, name, value, device)
         else:
             if kind is deque and value.maxlen is not None:
                 found.bounded.add(name)
@@ -138,14 +141,15 @@ def _roots() -> Iterator[tuple[str, Any]]:
         yield from list(namespace.items())
 
 
-def _note(found: Holders, name: str, tensor: torch.Tensor) -> None:
+def _note(found: Holders, name: str, tensor: torch.Tensor, device: str) -> None:
     for part in plain_parts(tensor):
         for each in (part, part.grad if part.is_leaf else None):
-            storage = None if each is None else storage_of(each)
+            storage = storage_of(each) if each is not None and each.device.type == device else None
             if storage is not None and storage._cdata not in found.names:
                 found.storages.append(storage)
                 found.names[storage._cdata] = name
                 found.sizes[name] += storage.nbytes()
+                found.pieces[name] += 1
     if tensor.grad_fn is not None:
         found.graphs[name] = max(found.graphs[name], _nodes(tensor.grad_fn))
 
@@ -202,9 +206,9 @@ _INSIDE: Final[tuple[tuple[Any, Callable[[str, Any], Iterable[tuple[str, Any]]]]
     (nn.Module, _of_module),
     (type, _of_class),
     (Optimizer, lambda name, value: [(name, value.state)]),
-    (dict, lambda name, value: [(name, each) for each in list(value.values())]),
+    (dict, lambda name, value: [(name, each) for each in islice(value.values(), _MANY)]),
     (type(lru_cache(str)), lambda name, value: [(name, each) for each in gc.get_referents(value)]),
-    ((list, tuple, set, frozenset, deque), lambda name, value: [(name, each) for each in list(value)]),
+    ((list, tuple, set, frozenset, deque), lambda name, value: [(name, each) for each in islice(value, _MANY)]),
     (FunctionType, _of_function),
     (MethodType, lambda name, value: [(name, value.__self__)]),
     (partial, lambda name, value: [(name, each) for each in (value.func, *value.args, *value.keywords.values())]),

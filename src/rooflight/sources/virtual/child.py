@@ -33,7 +33,7 @@ from rooflight.sources.capture.run.elsewhere import Wanted
 from rooflight.sources.capture.run.errors import reason_of
 from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.launch import first_path, mark_function, start
-from rooflight.sources.capture.run.left import LOOKS
+from rooflight.sources.capture.run.left import ENOUGH
 from rooflight.sources.capture.run.outcome import session_of
 from rooflight.sources.virtual import (
     absent,
@@ -130,7 +130,7 @@ class Child:
         self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
         run_hooks.install(self.finder)
         self.finder.recorder.standing = self.mode.memory.standing
-        self.finder.recorder.allocated = lambda: self.mode.memory.allocator.allocated
+        self.finder.recorder.allocated = self.mode.memory.now
         self.mode.memory.phase = self._phase
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
@@ -164,7 +164,7 @@ class Child:
 
         def ended() -> None:
             end()
-            if self._leaves and (recorder.left is None or recorder.left.steps >= LOOKS[0]):
+            if self._leaves and (recorder.left is None or recorder.left.steps >= ENOUGH):
                 self.leave(0)
 
         end, recorder.ended = recorder.ended, ended  # type: ignore[method-assign]

@@ -23,9 +23,10 @@ _SETTINGS: Final = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 
 
 class _Held(weakref.ref[torch.UntypedStorage]):
-    __slots__ = ("block", "key", "where")
+    __slots__ = ("block", "key", "nbytes", "where")
 
     key: int
+    nbytes: int
     where: Place
     block: Block
 
@@ -54,6 +55,10 @@ class Memory:
             held.key, held.where = key, calling_place()
             self._allocate(held, storage.nbytes())
 
+    def now(self) -> tuple[int, int]:
+        """Bytes that storages asked for, and how many those are."""
+        return sum(each.nbytes for each in self._held.values()), len(self._held)
+
     def standing(self) -> Iterator[tuple[torch.UntypedStorage, Place]]:
         """What is alive, with the lines that made it."""
         for held in list(self._held.values()):
@@ -63,6 +68,7 @@ class Memory:
 
     def _allocate(self, held: _Held, nbytes: int) -> None:
         held.block = self.allocator.allocate(nbytes) if nbytes else Block(0, 0, small=True)
+        held.nbytes = nbytes
         self._by_place[held.where] += held.block.size
         phase, allocated = self.phase(), self.allocator.allocated
         known = self.phases.get(phase)

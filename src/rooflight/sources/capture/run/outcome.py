@@ -16,7 +16,7 @@ from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
-from rooflight.sources.capture.run.left import LOOKS
+from rooflight.sources.capture.run.left import ENOUGH
 from rooflight.sources.capture.run.sampler import Sampler
 from rooflight.sources.capture.run.steps import APART, Steps
 from rooflight.sources.capture.run.workers import lines_of_workers
@@ -75,7 +75,7 @@ def session_of(
     session = kept.session if kept is not None else _empty()
     notes = (*session.notes, *finder.recorder.notes)
     left = finder.recorder.left
-    if left is not None and left.steps >= LOOKS[0]:
+    if left is not None and left.steps >= ENOUGH:
         run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.steps))
     session = replace(session, run=run, environment={**session.environment, "target": script}, notes=notes)
     host = None

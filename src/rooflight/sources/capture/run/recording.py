@@ -58,8 +58,8 @@ class Recorder:
         self.notes: list[str] = []
         self.standing: Standing | None = None
         """What tells which memory is there when a step begins; None: what Python knows of."""
-        self.allocated: Callable[[], int] | None = None
-        """What tells the bytes of the device that are allocated, where that is known."""
+        self.allocated: Callable[[], tuple[int, int]] | None = None
+        """What tells bytes and pieces of the device that are allocated, where that is known."""
         self.left: Left | None = None
         """What the newest recorded step left."""
         self.settled = False
