@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Union
 
@@ -17,6 +18,7 @@ from rooflight.costs.operators.tables import report_of as operators_report
 from rooflight.devices import all_devices, get
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.diagnosis.tables import report_of as diagnosis_report
+from rooflight.front.snapshots import report_of_snapshot
 from rooflight.hardware.devices.tables import device_report, list_report
 from rooflight.hardware.machine.calibration import report_of as calibration_report
 from rooflight.inference import Profiler
@@ -85,6 +87,9 @@ def reports(folder: Path) -> dict[str, Report]:
     finding = Finding(source=table.source, kernel="gemm", device=table.device.name, row=3, line=5, direction="step",
                       rule=Rule.OUTLIER, evidence="", factor=2.0)  # fmt: skip
     measured = profiler(folder)
+    snapshot = folder / "one.pickle"
+    block = {"size": 60, "state": "active_allocated", "frames": [{"filename": "train.py", "line": 3, "name": "f"}]}
+    snapshot.write_bytes(pickle.dumps({"segments": [{"total_size": 100, "blocks": [block]}]}))
     settings = msgspec.json.decode(measured.save_config({"note": [1, None]}).read_bytes(), type=ConfigDocument)
     nodes = (NodeCalibration(node="a", calibration=CPU), NodeCalibration(node="b", reason="it is off"))
     return {
@@ -102,6 +107,7 @@ def reports(folder: Path) -> dict[str, Report]:
         "device": device_report(H100.with_calibration(ROOFS)),
         "operators": operators_report(map(registry.find, registry.names())),
         "presets": presets_report(PRESETS.values()),
+        "snapshot": report_of_snapshot([str(snapshot)], None, 10),
         "merge": merge_report(MergeDocument(path="x.csv", files=2, rows=3, duplicates=1, repeated=0)),
         "lint": lint_report([folder], [table], [finding], skipped=[folder / "notes.csv"]),
         "fit": fit_report(Fit(models=tuple(Predictor().models.values()), few={"gemm": 3}), [table], [finding], folder),

@@ -20,6 +20,7 @@ from rooflight.records.options import Option
 if TYPE_CHECKING:
     from rooflight.records.report import Report
     from rooflight.records.session import Session
+    from rooflight.reporting.output import Outputs
     from rooflight.roofline.analysis import Analysis
 
 
@@ -61,13 +62,19 @@ class SpreadOptions:
 class AnalyzeOutput(Output):
     """Where the report and the session go."""
 
-    top: Annotated[int, Option("Rows of the long tables.", "N", least=1)] = 10
+    top: Annotated[int, Option("Rows of the long tables.", "N")] = 10
     save: Annotated[Path | None, Option("Save the session to this file.", "FILE")] = None
     brief: Annotated[bool, Option("Print the first screen alone.")] = False
     calibrate: Annotated[
         bool,
         Option("Measure this machine's roofs first if they are not known.", flags=("--calibrate/--no-calibrate",)),
     ] = True
+
+    def checked(self) -> Outputs:
+        """Where it goes. Raises ValueError for what cannot be."""
+        if self.top < 1:
+            raise ValueError(f"--top {self.top}: ask for at least 1 row")
+        return self.open(save=self.save)
 
 
 def analyze(
@@ -121,7 +128,7 @@ def analyze(
     from rooflight.front.snapshots import is_snapshot, report_of_snapshot
     from rooflight.sources.traces.file.discovery import traces_in
 
-    outputs = output.open(save=output.save)
+    outputs = output.checked()
     if (over := Spread.asked_by(target, device, spread.parallel)) is not None:
         _check(measured, trace, read_on, output, several=False)
         measured.refuse("no effect, the GPUs are not here")
