@@ -13,8 +13,10 @@ H100 = 80 << 30
 
 def rows(kind):
     for row in csv.DictReader((HERE / kind / "truth.csv").read_text().splitlines()):
-        slow = () if row["program"][:3] in FEW else (pytest.mark.slow,)
-        yield pytest.param(row, id=Path(row["program"]).stem, marks=slow)
+        marks = [] if row["program"][:3] in FEW else [pytest.mark.slow]
+        if row["program"].startswith("m36"):
+            marks.append(pytest.mark.xfail(reason="a gradient that is a view is not added to in place"))
+        yield pytest.param(row, id=Path(row["program"]).stem, marks=marks)
 
 
 def memory_of(ok, tmp_path, kind, row):
