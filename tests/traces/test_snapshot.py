@@ -8,7 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import torch
 
+import rooflight as rl
 from rooflight.sources.traces.file.snapshot import read_snapshots
 
 MINE = [{"filename": "/lib/python3.12/torch/nn/functional.py", "line": 9, "name": "linear"},
@@ -87,3 +89,10 @@ def test_beside_a_session(tmp_path, ok):
     alone = ok("analyze", path)
     assert "At most 140 B were allocated on device 0; 140 B were reserved." in alone
     assert "work/train.py:12" in alone
+    net = torch.nn.Linear(4, 4)
+    with rl.record(net, memory=True) as recording:
+        net(torch.ones(2, 4))
+    session = recording.session.save(tmp_path / "one.session")
+    both = ok("analyze", path, session, "--device", "H100-SXM5-80GB")
+    assert "against the" in both
+    assert "what differs most first" in both
