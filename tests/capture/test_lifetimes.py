@@ -172,7 +172,7 @@ def test_each_byte_of_a_training_step_has_its_kind(named: bool, foreach: bool) -
         assert found["parameter"] == parameters
         assert found["gradient"] == parameters
         assert found["optimizer state"] == 2 * parameters + steps
-        assert found["input"] == 4 * 8 * F32
+        assert found["data"] == 4 * 8 * F32
         standing = parameters + 4 * 8 * F32 + stood * (2 * parameters + steps)
         assert memory_use(session).standing_bytes == standing
 
@@ -263,22 +263,25 @@ def test_without_backward_the_graph_that_is_held_is_activations() -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_a_buffer_is_a_parameter_unless_the_step_writes_it(known: bool) -> None:
+def test_buffers_and_caches_have_kinds_of_their_own(known: bool) -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("table", torch.ones(10))
             self.register_buffer("seen", torch.zeros(20))
+            self.register_buffer("k_cache", torch.zeros(40))
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.seen.add_(1)
+            self.k_cache[:10] = x
             return x * self.table
 
     model, x = Counting(), torch.ones(10)
     session = recorded(lambda: model(x), model if known else None, memory=True)
     by_kind = memory_use(session).by_kind
-    assert by_kind[StorageKind.PARAMETER] == 10 * F32
-    assert by_kind[StorageKind.INPUT] == 20 * F32 + 10 * F32
+    assert by_kind[StorageKind.BUFFER] == 10 * F32 + 20 * F32
+    assert by_kind[StorageKind.CACHE] == 40 * F32
+    assert by_kind[StorageKind.DATA] == 10 * F32
 
 
 def test_parameters_and_buffers_that_nothing_touches_stand_too() -> None:

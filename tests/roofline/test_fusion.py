@@ -224,7 +224,7 @@ def test_a_gradient_that_is_kept_is_written_although_it_is_read():
     costs = [cost_of(signature) for signature in session.signatures]
     for kind, written in ((StorageKind.GRADIENT, 2 * B), (StorageKind.TEMPORARY, B), (StorageKind.ACTIVATION, B)):
         lifetimes = Lifetimes(
-            kind=np.array([StorageKind.INPUT, kind, StorageKind.TEMPORARY], dtype=np.int8),
+            kind=np.array([StorageKind.DATA, kind, StorageKind.TEMPORARY], dtype=np.int8),
             made=np.array([STOOD, 0, 1], dtype=np.int32),
             freed=np.array([KEPT, KEPT, KEPT], dtype=np.int32),
             local=np.zeros(3, dtype=np.bool_),

@@ -16,13 +16,14 @@ from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.memory.use import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use, sparkline
+from rooflight.roofline.memory.texts import sparkline
+from rooflight.roofline.memory.use import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use
 from rooflight.roofline.tables.report import report_of
 
 H100 = get("H100-SXM5-80GB")
 ADD = op("aten::add", {"self": spec((4, 4)), "other": spec((4, 4))}, [spec((4, 4))])
 MM = op("aten::mm", {"self": spec((4, 4)), "mat2": spec((4, 4))}, [spec((4, 4))])
-INPUT, PARAMETER, GRADIENT = StorageKind.INPUT, StorageKind.PARAMETER, StorageKind.GRADIENT
+INPUT, PARAMETER, GRADIENT = StorageKind.DATA, StorageKind.PARAMETER, StorageKind.GRADIENT
 STATE, ACTIVATION, TEMPORARY = StorageKind.OPTIMIZER_STATE, StorageKind.ACTIVATION, StorageKind.TEMPORARY
 
 
@@ -76,9 +77,9 @@ def test_the_timeline_is_what_was_made_and_not_yet_freed():
     ]
     assert (use.peak_bytes, use.peak_record) == (1330, 3)
     assert use.by_kind == KindBytes(
-        input=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0, other=0
+        data=0, parameter=1200, gradient=60, optimizer_state=0, activation=70, temporary=0, other=0, buffer=0, cache=0
     )
-    assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50, 0]
+    assert use.bytes_alive[2].tolist() == [0, 1200, 0, 0, 70, 50, 0, 0, 0]
 
 
 def test_what_stays_inside_of_compiled_kernels_takes_no_memory():
@@ -144,8 +145,8 @@ def test_the_report_shows_the_peak_and_its_course():
     assert data["by_kind"]["parameter"] == 1200
     assert len(data["timeline"]) == 5
     assert data["timeline"][3] == {
-        "record": 3, "input": 0, "parameter": 1200, "gradient": 60, "optimizer_state": 0, "activation": 70,
-        "temporary": 0, "other": 0,
+        "record": 3, "phase": "backward", "data": 0, "parameter": 1200, "gradient": 60, "optimizer_state": 0,
+        "activation": 70, "temporary": 0, "other": 0, "buffer": 0, "cache": 0,
     }  # fmt: skip
     assert sum(alive["bytes"] for alive in data["rows"]) == 1330
 

@@ -92,7 +92,7 @@ def answered(tmp_path, name):
     session = recorded_on(tmp_path, SCRIPTS / f"{name}.py", gpus=gpus // nodes, nodes=nodes)
     assert session.run.step.name.removesuffix(".step") == step
     assert {op: len(calls_of(session, op)) for op in counts} == counts
-    row = row_of(predicted(rl.analyze(session, H100), PREDICTOR), session.run.virtual)
+    row = row_of(predicted(rl.analyze(session, H100), PREDICTOR), session.run.virtual, PREDICTOR)
     assert row.gpus == gpus
     assert row.step_s > row.bound_s > 0
     return session

@@ -11,7 +11,7 @@ from msgspec import structs
 from rooflight.costs.cost import Uncosted
 from rooflight.diagnosis.touched import Touched, numbers
 from rooflight.records.account import Place, hottest
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import OF_MODULES, Direction, StorageKind
 from rooflight.records.session import KEPT, Flags, Int64
 from rooflight.records.signature import ON_HOST, OpSignature
 from rooflight.roofline.account.accounted import Accounted
@@ -83,10 +83,10 @@ class Evidence(Times):
 
     @cached_property
     def kinds(self) -> Sequence[int]:
-        """The kind of each storage; inputs where that is not known."""
+        """The kind of each storage; data where that is not known."""
         lifetimes = self.session.lifetimes
         if lifetimes is None:
-            return [int(StorageKind.INPUT)] * len(self.session.storage_bytes)
+            return [int(StorageKind.DATA)] * len(self.session.storage_bytes)
         return [int(kind) for kind in lifetimes.kind]
 
     @cached_property
@@ -133,7 +133,7 @@ class Evidence(Times):
     def parameter_read(self, call: int) -> int | None:
         """A parameter that a call reads."""
         kinds = self.kinds
-        return next((each for each in self.reads[call] if kinds[each] == StorageKind.PARAMETER), None)
+        return next((each for each in self.reads[call] if kinds[each] in OF_MODULES), None)
 
     def places_of(self) -> tuple[Int64, int]:
         """A number for the line and the class of module of each call, or for its op where no line is known, and how

@@ -9,7 +9,7 @@ import numpy as np
 
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.hardware.network.collectives import kind_of
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import OF_MODULES, Direction, StorageKind
 from rooflight.records.session import KEPT, NOWHERE, STOOD, Flags, Int64
 from rooflight.records.signature import OpSignature
 
@@ -55,7 +55,7 @@ class Values:
             return found
         written = set(of.writes.of(np.arange(len(of.records))).tolist())
         kinds = of.kinds
-        same = [kind == StorageKind.PARAMETER and number not in written for number, kind in enumerate(kinds)]
+        same = [kind in OF_MODULES and number not in written for number, kind in enumerate(kinds)]
         signature = of.signature.tolist()
         for call, (reads, writes) in enumerate(zip(of.reads, of.writes, strict=True)):
             fixed = not self._random[signature[call]] and all(same[storage] for storage in reads)
@@ -148,7 +148,7 @@ class Values:
         of, lifetimes, size = self._of, self._of.session.lifetimes, self._of.session.storage_bytes
         assert lifetimes is not None
         replaced = (lifetimes.made == STOOD) & (lifetimes.freed != KEPT)
-        replaced &= ~np.isin(np.asarray(of.kinds), (StorageKind.PARAMETER, StorageKind.GRADIENT))
+        replaced &= ~np.isin(np.asarray(of.kinds), (*OF_MODULES, StorageKind.GRADIENT))
         stands = set(np.flatnonzero(replaced).tolist())
         for reads, writes in zip(*self._touched, strict=True):
             sizes = {int(size[read]) for read in reads if read in stands}

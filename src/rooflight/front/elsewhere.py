@@ -16,17 +16,19 @@ from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import find_device
 from rooflight.front.sessions import analyze, predicted
 from rooflight.hardware.devices.spec import DeviceSpec
-from rooflight.prediction.gain.gain import predicted_gain
+from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.archive import load
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.record import STEP
+from rooflight.records.record import EVALUATION, STEP
 from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
 from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
-from rooflight.roofline.memory.use import MemoryUse, compiled_peak, growth_text, memory_shortage
+from rooflight.roofline.memory.texts import during, growth_text, memory_shortage, missed_text
+from rooflight.roofline.memory.use import MemoryUse, compiled_peak
 from rooflight.roofline.network import Collective
+from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import calls_of, in_brief
@@ -34,7 +36,6 @@ from rooflight.sources.capture.own_code import is_users
 from rooflight.sources.capture.run.elsewhere import NOT_HERE, Program, Wanted, seen_of
 
 _FEW: Final = 5
-_WHEN: Final = {"evaluation": "in an evaluation"}
 _SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at an address of the device"}
 
 
@@ -112,14 +113,14 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
         )
     predictor = Predictor()
     analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
-    rows = tuple(row_of(each, run.virtual) for each in analyses)
+    rows = tuple(row_of(each, run.virtual, predictor) for each in analyses)
     first = analyses[0].of(replace(session, run=replace(run, on=rows)))
     found = diagnose(first)
     report = in_brief(report_of(first, found=found), path, " --predict")
     assert report.brief is not None
     tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
     eagerly = "The account and the findings are of its ops one by one, as eager mode runs them."
-    notes = (*[eagerly] * bool(rows[0].compiled_s), *report.brief.notes, *_notes(run.virtual, run.assumed))
+    notes = (*[eagerly] * bool(rows[0].compiled_s), *report.brief.notes, *_notes(run, run.virtual))
     brief = replace(
         report.brief,
         tables=tables,
@@ -129,31 +130,55 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
     return replace(report, brief=brief, conclusion=brief.conclusion, tables=(_devices(rows), *report.tables))
 
 
-def row_of(analysis: Analysis, virtual: VirtualRun) -> OnDevice:
-    """What a step takes on one device."""
-    totals, memory = analysis.totals, analysis.memory
-    wall, peak = totals.predicted_wall or totals.predicted, memory.peak_bytes
-    compiled: tuple[float | None, ...] = (None, None, None)
-    if virtual.compiled and totals.predicted:
-        gain = predicted_gain(analysis, "default")
-        compiled = gain.compiled_s, gain.eager_s / gain.speedup_high, gain.eager_s / gain.speedup_low
-        if memory.followed:
-            peak = min(peak, max(memory.compiled_least_bytes, compiled_peak(analysis.session, gain.work.stored)))
+def row_of(analysis: Analysis, virtual: VirtualRun, predictor: Predictor) -> OnDevice:
+    """What a step takes on one device, and a batch of an evaluation."""
+    totals, memory, beside = analysis.totals, analysis.memory, _evaluation(analysis, predictor)
+    wall, peak, phase = _wall(analysis), memory.peak_bytes, memory.phase
+    gain = predicted_gain(analysis, "default") if virtual.compiled and totals.predicted else None
+    gain_beside = predicted_gain(beside, "default") if gain is not None and beside is not None else None
+    if gain is not None and memory.followed:
+        peaks = {each.phase: each.allocated_bytes for each in memory.phases}
+        peaks[STEP] = _compiled_peak(analysis, gain)
+        if beside is not None and gain_beside is not None:
+            peaks[EVALUATION] = _compiled_peak(beside, gain_beside)
+        phase = max(peaks, key=lambda name: peaks[name])
+        peak = peaks[phase]
+    wall_beside = _wall(beside) if beside is not None else None
+    eager_beside_s = wall_beside.time_s if wall_beside is not None else None
     return OnDevice(
         device=analysis.device.name,
         gpus=virtual.gpus * virtual.nodes,
         step_s=wall.time_s if wall else None,
         step_low_s=wall.low_s if wall else None,
         step_high_s=wall.high_s if wall else None,
-        compiled_s=compiled[0],
-        compiled_low_s=compiled[1],
-        compiled_high_s=compiled[2],
+        compiled_s=gain.compiled_s if gain else None,
+        compiled_low_s=gain.eager_s / gain.speedup_high if gain else None,
+        compiled_high_s=gain.eager_s / gain.speedup_low if gain else None,
         bound_s=_bound_s(analysis),
         memory_bytes=peak,
         eager_memory_bytes=memory.peak_bytes,
         fits=memory.device_bytes is None or peak <= memory.device_bytes,
         exchange_bytes=totals.bytes_sent,
+        phase=phase,
+        batch_factor=memory.batch_factor if gain is None else None,
+        evaluation_s=gain_beside.compiled_s if gain_beside else eager_beside_s,
+        evaluation_bound_s=_bound_s(beside) if beside else None,
     )
+
+
+def _evaluation(analysis: Analysis, predictor: Predictor) -> Analysis | None:
+    session = analysis.session.evaluation
+    return predicted(analyze(session, analysis.device.name), predictor) if session is not None else None
+
+
+def _wall(analysis: Analysis) -> PredictedWall | Predicted | None:
+    return analysis.totals.predicted_wall or analysis.totals.predicted
+
+
+def _compiled_peak(analysis: Analysis, gain: Gain) -> int:
+    """Of one that is compiled: no more than its ops need one by one, no less than any code that computes the same."""
+    memory = analysis.memory
+    return min(memory.step_bytes, max(memory.compiled_least_bytes, compiled_peak(analysis.session, gain.work.stored)))
 
 
 def _bound_s(analysis: Analysis) -> float:
@@ -170,18 +195,18 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
         ended = f"{run.script} ended with exit code {run.exit_code} in its first step"
         why = f" {run.virtual.error}." if run.virtual and run.virtual.error else ""
         found = [f"{ended}: what follows is of a part of it.{why}"]
-    for row, analysis in zip(rows, analyses, strict=True):
+    for number, (row, analysis) in enumerate(zip(rows, analyses, strict=True)):
         time_s = row.compiled_s or row.step_s
         many = f"{row.gpus} " if row.gpus > 1 else ""
         bound = f"at least {Quantity(row.bound_s, 's')}"
         how = "compiled " if row.compiled_s else ""
         text = f"On {many}{row.device} it would take about {Quantity(time_s, 's')} {how}({bound})" if time_s else (
             f"On {many}{row.device} it takes {bound}")  # fmt: skip
-        memory = structs.replace(analysis.memory, peak_bytes=row.memory_bytes)
+        memory = structs.replace(analysis.memory, peak_bytes=row.memory_bytes, phase=row.phase)
         shortage = memory_shortage(memory, row.device)
         fits = f" and needs {Quantity(row.memory_bytes, 'B')} of memory, which fits."
         found.append(f"{text}. {shortage}{_nearest_change(memory, row.gpus)}" if shortage else text + fits)
-        found += filter(None, [growth_text(memory, row.device)])
+        found += [] if number else filter(None, [growth_text(memory, row.device)])
     return " ".join(found)
 
 
@@ -192,7 +217,7 @@ def _nearest_change(memory: MemoryUse, gpus: int) -> str:
     kinds = memory.by_kind
     if memory.phase != STEP:
         at = f", {memory.rows[0].where.at}" if memory.rows and memory.rows[0].where.line else ""
-        return f" The most is held {_WHEN.get(memory.phase, memory.phase)}{at}."
+        return f" The most is held {during(memory.phase)}{at}."
     enough = [each for each in memory.savings if each.peak_bytes <= (memory.device_bytes or 0)]
     if enough:
         best = min(enough, key=lambda each: (each.flops > 0 or each.moved_bytes > 0, each.peak_bytes))
@@ -231,6 +256,7 @@ def _devices(rows: Sequence[OnDevice]) -> Table:
         ("compiled", "s", lambda row: row.compiled_s),
         ("90 % compiled", "", lambda row: _between(row.compiled_low_s, row.compiled_high_s)),
     )
+    beside = any(row.evaluation_s for row in rows)
     return table(
         "on",
         "On devices that are not here",
@@ -242,8 +268,19 @@ def _devices(rows: Sequence[OnDevice]) -> Table:
         ("bound", "s", lambda row: row.bound_s),
         ("memory", "B", lambda row: row.memory_bytes),
         ("fits", "", lambda row: "yes" if row.fits else "no"),
+        *(
+            (("batch that fits", "", lambda row: _times(row.batch_factor)),)
+            if any(row.batch_factor for row in rows)
+            else ()
+        ),
         ("sent", "B", lambda row: row.exchange_bytes or None),
+        *((("evaluation", "s", lambda row: row.evaluation_s),) if beside else ()),
+        note="evaluation: a batch of it." if beside else "",
     )
+
+
+def _times(factor: float | None) -> str | None:
+    return None if factor is None else f"{factor:.3g} times"
 
 
 def _between(low_s: float | None, high_s: float | None) -> str | None:
@@ -284,8 +321,9 @@ def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
         )
 
 
-def _notes(virtual: VirtualRun, assumed: Sequence[Assumed]) -> Iterator[str]:
-    more = len(assumed) - _FEW
+def _notes(run: Run, virtual: VirtualRun) -> Iterator[str]:
+    yield from filter(None, [missed_text(run)])
+    more = len(run.assumed) - _FEW
     if more > 0:
         yield f"{count_of(more, 'other answer')} were assumed too: --json has all."
     if virtual.compiled:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from itertools import chain
 from math import inf, prod
 from os import PathLike
@@ -20,6 +20,7 @@ from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import Quantity
 from rooflight.records.record import Direction, ModuleEntry, StorageKind
 from rooflight.records.session import (
+    BESIDE,
     COLUMN_TYPES,
     KEPT,
     LIFETIME_TYPES,
@@ -61,34 +62,40 @@ def load(path: str | Path) -> Session:
     try:
         with path.open("rb") as file, zipfile.ZipFile(_a_zip(file)) as archive:
             _check_members(archive, path.stat().st_size)
-            header = _read_header(archive)
-            columns = _read_columns(archive)
-            storage_bytes: Any = _read_array(archive, "storage_bytes", np.int64)
-            measurement, lifetimes = _read_measurement(archive, header), _read_lifetimes(archive, header)
-        session = Session(
-            signatures=_signatures(header),
-            modules=tuple(ModuleEntry(*map(shortened, row)) for row in header.modules),
-            phases=tuple(map(shortened, header.phases)),
-            functions=tuple(map(shortened, header.functions)),
-            columns=columns,
-            storage_bytes=storage_bytes,
-            lifetimes=lifetimes,
-            other_threads=header.other_threads,
-            environment={key: shortened(value) for key, value in header.environment.items()},
-            notes=_notes(header.notes),
-            run=header.run,
-            places=header.places,
-        )
-        _check(session)
-        if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
-            raise _UnreadableError("its timeline is of other signatures: record it again")
-        return session.with_measurement(measurement) if measurement is not None else session
+            session = _read(zipfile.Path(archive))
+            beside = zipfile.Path(archive, BESIDE)
+            return replace(session, evaluation=_read(beside)) if beside.exists() else session
     except _UnreadableError as error:
         raise ValueError(f"{path}: {error}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is damaged ({_one_line(error)}): record it again") from error
     except Exception as error:  # zipfile and numpy raise errors of many kinds for damaged bytes
         raise ValueError(f"{path} is not a whole session file ({_one_line(error)}): record it again") from error
+
+
+def _read(folder: zipfile.Path) -> Session:
+    header = _read_header(folder)
+    columns = _read_columns(folder)
+    storage_bytes: Any = _read_array(folder, "storage_bytes", np.int64)
+    measurement, lifetimes = _read_measurement(folder, header), _read_lifetimes(folder, header)
+    session = Session(
+        signatures=_signatures(header),
+        modules=tuple(ModuleEntry(*map(shortened, row)) for row in header.modules),
+        phases=tuple(map(shortened, header.phases)),
+        functions=tuple(map(shortened, header.functions)),
+        columns=columns,
+        storage_bytes=storage_bytes,
+        lifetimes=lifetimes,
+        other_threads=header.other_threads,
+        environment={key: shortened(value) for key, value in header.environment.items()},
+        notes=_notes(header.notes),
+        run=header.run,
+        places=header.places,
+    )
+    _check(session)
+    if header.timeline is not None and len(header.timeline.signature_s) not in (0, len(session.signatures)):
+        raise _UnreadableError("its timeline is of other signatures: record it again")
+    return session.with_measurement(measurement) if measurement is not None else session
 
 
 def _a_zip(file: IO[bytes]) -> IO[bytes]:
@@ -120,7 +127,7 @@ def _check_members(archive: zipfile.ZipFile, size_bytes: int) -> None:
     if total > max(_ALWAYS_ALLOWED_BYTES, _MOST_PACKED * size_bytes):
         claim = f"{Quantity(size_bytes, 'B')} that unpack to {Quantity(total, 'B')}"
         raise _UnreadableError(f"{claim}, which no recording does: not loaded, record it again")
-    if "header.json" in archive.NameToInfo and archive.getinfo("header.json").file_size > _MOST_HEADER_BYTES:
+    if any(each.file_size > _MOST_HEADER_BYTES for each in members if each.filename.endswith("header.json")):
         raise _UnreadableError("its header is larger than any recording's: record it again")
 
 
@@ -152,8 +159,8 @@ def _notes(notes: Sequence[str]) -> tuple[str, ...]:
     return (*kept, f"{left_out:,} more notes of the session are left out") if left_out else kept
 
 
-def _read_header(archive: zipfile.ZipFile) -> Header:
-    text = archive.read("header.json")
+def _read_header(folder: zipfile.Path) -> Header:
+    text = (folder / "header.json").read_bytes()
     schema = msgspec.json.decode(text, type=dict[str, msgspec.Raw]).get("schema")
     name = msgspec.json.decode(schema, type=str) if schema is not None else ""
     number = name.removeprefix(SCHEMA_PREFIX)
@@ -168,36 +175,35 @@ def _read_header(archive: zipfile.ZipFile) -> Header:
     return msgspec.json.decode(text, type=Header)
 
 
-def _read_arrays(archive: zipfile.ZipFile, types: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    return {name: _read_array(archive, f"{prefix}{name}", dtype) for name, dtype in types.items()}
+def _read_arrays(folder: zipfile.Path, types: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    return {name: _read_array(folder, f"{prefix}{name}", dtype) for name, dtype in types.items()}
 
 
-def _read_columns(archive: zipfile.ZipFile) -> Columns:
-    there = {name: kind for name, kind in COLUMN_TYPES.items() if name != "place" or "place.npy" in archive.NameToInfo}
-    arrays = _read_arrays(archive, there)
+def _read_columns(folder: zipfile.Path) -> Columns:
+    known = (folder / "place.npy").exists()
+    arrays = _read_arrays(folder, {name: kind for name, kind in COLUMN_TYPES.items() if known or name != "place"})
     return Columns(**{"place": np.zeros(len(arrays["signature"]), dtype=np.int32), **arrays})  # new in 0.1
 
 
-def _read_array(archive: zipfile.ZipFile, name: str, dtype: Any) -> NDArray[np.generic]:
-    with archive.open(f"{name}.npy") as file:
+def _read_array(folder: zipfile.Path, name: str, dtype: Any) -> NDArray[np.generic]:
+    with (folder / f"{name}.npy").open("rb") as file:
         if np.lib.format.read_magic(file) != (1, 0):
             raise _UnreadableError(f"column {name} is of another format: record it again")
         shape, in_columns, found = np.lib.format.read_array_header_1_0(file)
         if found != dtype or in_columns or min(shape, default=0) < 0:
             raise _UnreadableError(f"column {name} holds {found}, not {np.dtype(dtype)}: record it again")
-        length = archive.getinfo(f"{name}.npy").file_size - file.tell()
-        data = file.read(length + 1) if prod(shape) * found.itemsize == length else b""
+        data = file.read()
         if len(data) != prod(shape) * found.itemsize:
             raise _UnreadableError(f"column {name} does not have the length that its header gives: record it again")
         return np.frombuffer(data, found).reshape(shape)
 
 
-def _read_measurement(archive: zipfile.ZipFile, header: Header) -> Measurement | None:
+def _read_measurement(folder: zipfile.Path, header: Header) -> Measurement | None:
     if header.clock is None:
         return None
-    known = {f"{name}.npy": name for name in MEASURED_TYPES}
-    there = [known[file] for file in known if file in archive.namelist() or file != "op_own_s.npy"]  # new in 0.1
-    arrays = _read_arrays(archive, {name: MEASURED_TYPES[name] for name in there})
+    known = (folder / "op_own_s.npy").exists()  # new in 0.1
+    there = [name for name in MEASURED_TYPES if known or name != "op_own_s"]
+    arrays = _read_arrays(folder, {name: MEASURED_TYPES[name] for name in there})
     if [array.ndim for array in arrays.values()] != [1, 2, 2, 2][: len(there)]:
         raise _UnreadableError("op times do not have one row per step: record it again")
     for share in (header.others_share, header.same_calls):
@@ -225,12 +231,12 @@ def _seconds_of(part: Any) -> Iterator[float]:
                 yield inner
 
 
-def _read_lifetimes(archive: zipfile.ZipFile, header: Header) -> Lifetimes | None:
+def _read_lifetimes(folder: zipfile.Path, header: Header) -> Lifetimes | None:
     if not header.has_lifetimes:
         return None
     returned = tuple(Returned(storage, start, _tensor(row)) for storage, start, row in header.returned)
-    known = "storage_owner.npy" in archive.NameToInfo
-    arrays = _read_arrays(archive, {n: kind for n, kind in LIFETIME_TYPES.items() if known or n != "owner"}, "storage_")
+    known = (folder / "storage_owner.npy").exists()
+    arrays = _read_arrays(folder, {n: kind for n, kind in LIFETIME_TYPES.items() if known or n != "owner"}, "storage_")
     arrays = {"owner": np.zeros(len(arrays["kind"]), dtype=np.int32), **arrays}  # new in 0.1
     return Lifetimes(**arrays, owners=header.owners, returned=returned)
 

@@ -40,13 +40,15 @@ def outside_modules(direction: Direction) -> str:
 class StorageKind(IntEnum):
     """What a piece of memory was for."""
 
-    INPUT = 0  # allocated before the step, and of no other kind: data, caches
-    PARAMETER = 1  # or a buffer that the step does not write
+    DATA = 0  # allocated before the step, and of no other kind
+    PARAMETER = 1
     GRADIENT = 2
     OPTIMIZER_STATE = 3
     ACTIVATION = 4  # made by the forward pass, still there in the backward pass
     TEMPORARY = 5
     OTHER = 6  # allocated before the step, which does not touch it
+    BUFFER = 7  # of a module
+    CACHE = 8  # as its name says: keys and values of earlier tokens
 
     @property
     def key(self) -> str:
@@ -57,6 +59,11 @@ class StorageKind(IntEnum):
     def label(self) -> str:
         """The name in lower case, as reports show it."""
         return self.key.replace("_", " ")
+
+
+OF_MODULES: Final = (StorageKind.PARAMETER, StorageKind.BUFFER)
+GIVEN: Final = (StorageKind.DATA, StorageKind.CACHE)
+"""What the step is given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +89,7 @@ class Held:
 
 STEP: Final = "step"
 """The phase of a script in which it runs its steps."""
+EVALUATION: Final = "evaluation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +108,13 @@ class PhaseMemory:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptMemory:
     """Memory that a script held: the most in each of its phases, and as ``growth`` what an iteration left behind, as
-    seen after so many ``followed`` it.
+    seen after so many ``followed`` it. ``missed`` is the line of an evaluation that was not reached.
     """
 
     phases: tuple[PhaseMemory, ...] = ()
     growth: tuple[Held, ...] = ()
     followed: int = 0
+    missed: Place = NO_PLACE
 
 
 @dataclass(frozen=True, slots=True)

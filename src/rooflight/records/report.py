@@ -52,11 +52,14 @@ class Mark(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Axis:
-    """An axis and its SI unit (as of a ``Quantity``); a ``logarithmic`` one leaves out values of 0 and less."""
+    """An axis and its SI unit (as of a ``Quantity``); a ``logarithmic`` one leaves out values of 0 and less.
+    ``sections``: where parts of it begin, and their names.
+    """
 
     name: str
     unit: str = ""
     logarithmic: bool = False
+    sections: tuple[tuple[float, str], ...] = ()
 
     def __post_init__(self) -> None:
         make_visible(self)

@@ -37,6 +37,8 @@ STOOD = -1
 """Entry of ``Lifetimes.made`` for a storage that was allocated before the first record."""
 
 SCHEMA_PREFIX: Final = "rooflight.session/"
+BESIDE: Final = "evaluation/"
+"""The folder of a session's file that has the session of an evaluation."""
 VERSION: Final = 6
 """Of the format of saved sessions."""
 
@@ -136,7 +138,7 @@ class Session:
     ``storage_bytes[i]`` is the size of storage i. ``lifetimes``, None unless the recording followed memory, has the
     kind of each storage and when it was freed. ``other_threads`` is what ran in threads that began inside the
     recording. ``environment`` describes the machine it ran on, ``run`` the script that the step is of, if Rooflight ran
-    it.
+    it, and ``evaluation`` is a batch of an evaluation that the script did beside its steps.
     """
 
     signatures: tuple[OpSignature, ...]
@@ -152,6 +154,7 @@ class Session:
     notes: tuple[str, ...] = ()
     measurement: Measurement | None = None
     run: Run | None = None
+    evaluation: Session | None = None
 
     @property
     def compiled(self) -> bool:
@@ -232,10 +235,15 @@ class Session:
             whole_file(Path(path)) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
         ):
-            archive.writestr("header.json", encoded(_header(self)))
-            for name, array in self.named_arrays():
-                _write_array(archive, name, array)
+            self._write(archive)
+            if self.evaluation is not None:
+                self.evaluation._write(archive, BESIDE)
         return Path(path)
+
+    def _write(self, archive: zipfile.ZipFile, folder: str = "") -> None:
+        archive.writestr(f"{folder}header.json", encoded(_header(self)))
+        for name, array in self.named_arrays():
+            _write_array(archive, f"{folder}{name}", array)
 
     def named_arrays(self) -> Iterator[tuple[str, NDArray[np.generic]]]:
         """Everything that a saved session has a file of its own for."""

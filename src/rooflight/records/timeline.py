@@ -414,8 +414,10 @@ class Assumed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnDevice:
     """A step on ``gpus`` of a device: predicted eager and compiled, each nine times in ten from low to high; its bound,
-    fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, predicted where the program is
-    compiled, ``eager_memory_bytes`` that of its ops one by one, and ``exchange_bytes`` what it sends.
+    fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, in ``phase``, predicted where the
+    program is compiled, ``eager_memory_bytes`` that of its ops one by one, and ``exchange_bytes`` what it sends.
+    ``batch_factor``: how many times the step's batch fits, where the program is not compiled.
+    ``evaluation_s`` and ``evaluation_bound_s`` are of a batch of an evaluation beside the steps, if one was recorded.
     """
 
     device: str
@@ -431,6 +433,10 @@ class OnDevice:
     eager_memory_bytes: int
     fits: bool
     exchange_bytes: int
+    phase: str
+    batch_factor: float | None = None
+    evaluation_s: float | None = None
+    evaluation_bound_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

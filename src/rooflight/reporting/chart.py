@@ -113,6 +113,7 @@ def _plot(series: Series, frame: Frame) -> Element:
     for number, (line, top) in enumerate(zip(series.lines, tops, strict=True)):
         parts += _marks(line, top, floor, series=series, scales=(x, y), colour=f"c{number % _COLOURS}")
         floor = top if line.mark is Mark.AREA else floor
+    parts += _sections(series.x, x, bottom, frame)
     return _svg(frame, frame.height, series.title, parts)
 
 
@@ -186,6 +187,14 @@ def _axis_x(axis: Axis, scale: AxisScale, bottom: float, frame: Frame) -> Iterab
         yield element("text", text, x=scale.at(value), y=bottom + 18, text_anchor="middle")
     name = f"{axis.name}, {axis.unit}" if named_once else axis.name
     yield element("text", name, x=(frame.left + frame.width - frame.right) / 2, y=bottom + 40, text_anchor="middle")
+
+
+def _sections(axis: Axis, scale: AxisScale, bottom: float, frame: Frame) -> Iterable[Element]:
+    for number, (begin, name) in enumerate(axis.sections):
+        across = scale.at(begin)
+        yield element("line", x1=across, x2=across, y1=frame.top, y2=bottom, class_="step")
+        high = frame.top + _LINE * (number % 2 + 1)  # neighbours at two heights
+        yield element("text", name, x=across + 4, y=high, class_="figure")
 
 
 def _apart(scale: AxisScale, texts: Sequence[str]) -> list[tuple[float, str]]:

@@ -11,7 +11,7 @@ import numpy as np
 from rooflight.costs.cost import Uncosted
 from rooflight.records.document import Fields
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
-from rooflight.records.record import StorageKind
+from rooflight.records.record import GIVEN, OF_MODULES
 from rooflight.records.report import Table, table
 from rooflight.records.session import DECODED
 from rooflight.records.signature import OpSignature
@@ -81,7 +81,7 @@ def lighter_ops(analysis: CostedSession) -> dict[tuple[str, str], tuple[OpSignat
     if not own or session.lifetimes is None:
         return {}
     columns = session.columns
-    parameters = np.append(0, np.cumsum(session.lifetimes.kind[columns.read_ids] == StorageKind.PARAMETER))
+    parameters = np.append(0, np.cumsum(np.isin(session.lifetimes.kind[columns.read_ids], OF_MODULES)))
     reading = parameters[columns.read_offsets[1:]] > parameters[columns.read_offsets[:-1]]
     weighted = set(columns.signature[reading & session.counted].tolist())
 
@@ -116,7 +116,7 @@ def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: 
     device, fusion, memory = analysis.device, analysis.fusion, analysis.memory
     predicted = analysis.totals.predicted if (weights, cache) == (own, own) else analysis.formats.get((weights, cache))
     tokens = int(analysis.session.environment[DECODED])
-    shares = {StorageKind.PARAMETER: weights, StorageKind.INPUT: cache}
+    shares = dict.fromkeys(OF_MODULES, weights) | dict.fromkeys(GIVEN, cache)
     kept = {kind: _BITS.get(name, _OWN_BITS) / _OWN_BITS for kind, name in shares.items()}
     less = sum(int(nbytes * (1 - kept[kind])) for kind, nbytes in fusion.stood_by_kind.items())
     peak = device.matrix_peak(device.computed_as(dtype)) or 0.0
@@ -133,7 +133,7 @@ def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: 
     )
     held = {kind: int(memory.by_kind[kind] * share) for kind, share in kept.items()}
     needed = memory.peak_bytes - sum(memory.by_kind[kind] - nbytes for kind, nbytes in held.items())
-    cached, capacity = held[StorageKind.INPUT], memory.device_bytes
+    cached, capacity = sum(held[kind] for kind in GIVEN), memory.device_bytes
     room = None if capacity is None or not cached else max(0, capacity - (needed - cached)) / cached
     lengths = {op.inputs[_KEY].shape[-2] for op in analysis.session.signatures if _attends(op)}
     return DecodeFormat(
@@ -144,7 +144,7 @@ def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: 
         predicted_s=predicted.time_s if predicted else None,
         predicted_low_s=predicted.low_s if predicted else None,
         predicted_high_s=predicted.high_s if predicted else None,
-        weight_bytes=held[StorageKind.PARAMETER],
+        weight_bytes=sum(held[kind] for kind in OF_MODULES),
         cache_bytes=cached,
         memory_bytes=needed,
         largest_batch=None if room is None else int(room * tokens),

@@ -1,4 +1,4 @@
-"""Allocating: memory that is given back to the system and fetched again, page by page, in each step."""
+"""Allocating: memory that each step fetches from the system again, page by page, or that none gives back."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
 from rooflight.records.account import Cause, Regime
 from rooflight.records.quantity import Quantity, count_of, percent
+from rooflight.roofline.memory.texts import growth_text
 
 FRESH: Final = Remedy(
     id="fresh-memory",
@@ -20,6 +21,14 @@ FRESH: Final = Remedy(
     "tcmalloc by LD_PRELOAD; results written in place (add_, out=)",
     verify="minor page faults of a step are gone: /usr/bin/time -v",
     waste=False,
+)
+GROWTH: Final = Remedy(
+    id="memory-growth",
+    title="memory grows from iteration to iteration",
+    short="keep .item() or .detach() of it, or del it",
+    rest="a tensor with gradients keeps the graph of its iteration; lists, closures and caches that live longer than "
+    "one keep all that they were given",
+    verify="rooflight run again: growth_bytes of its --json is 0",
 )
 _SPARED: Final = 0.9
 _LEAST: Final = 0.15  # of an iteration: how often glibc gives little back depends on what ran before, and is no mistake
@@ -43,4 +52,13 @@ def fresh_memory(facts: Facts) -> Iterable[Draft]:
         yield replace(each, regime=Regime.MEMORY)
 
 
-RULES: Final = (fresh_memory,)
+def growing(facts: Facts) -> Iterable[Draft]:
+    """What an iteration leaves behind. It takes no time, until there is no memory left."""
+    memory = facts.of.analysis.memory
+    text = growth_text(memory, facts.of.analysis.device.name)
+    if text:
+        yield Draft(remedy=GROWTH, regime=Regime.MEMORY, evidence=text, lost_s=0.0, gain_s=0.0, low_s=0.0, high_s=0.0,
+                    calls=NO_CALLS, place=memory.growth[0].owner.where)  # fmt: skip
+
+
+RULES: Final = (fresh_memory, growing)

@@ -12,7 +12,7 @@ from rooflight.costs.cost import OpCost
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.record import StorageKind
+from rooflight.records.record import GIVEN, OF_MODULES
 from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.distinct import distinct
@@ -256,7 +256,7 @@ def back_again(facts: Facts) -> tuple[int, Int64]:
     of, names = facts.of, [op.name for op in facts.of.session.signatures]
     if not facts.values.known:
         return 0, np.array((), dtype=np.int64)
-    kept = {number for number, kind in enumerate(of.kinds) if kind in (StorageKind.PARAMETER, StorageKind.INPUT)}
+    kept = {number for number, kind in enumerate(of.kinds) if kind in (*OF_MODULES, *GIVEN)}
     written: set[int] = set()
     convolutions, norms = 0, []
     for call, (signature, reads, writes) in enumerate(zip(of.signature.tolist(), of.reads, of.writes, strict=True)):

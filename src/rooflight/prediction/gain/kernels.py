@@ -20,7 +20,7 @@ from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.costs.registry import traits_of
 from rooflight.prediction.work.floors import SHORTEST_KERNEL_S
 from rooflight.records.measurement import Float64
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import GIVEN, Direction
 from rooflight.records.session import STOOD, Flags, Session
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.analysis import Analysis
@@ -307,7 +307,7 @@ def _copied_inputs(session: Session) -> list[int]:
     if lifetimes is None:
         return []
     read = np.unique(columns.read_ids)
-    stood = (lifetimes.made[read] == STOOD) & (lifetimes.kind[read] == StorageKind.INPUT)
+    stood = (lifetimes.made[read] == STOOD) & np.isin(lifetimes.kind[read], GIVEN)
     return [int(session.storage_bytes[storage]) for storage in read[stood].tolist()]
 
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.measurement import Float64, undisturbed
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import GIVEN, OF_MODULES, Direction, StorageKind
 from rooflight.records.session import KEPT, STOOD, Flags, Int64, Session
 from rooflight.roofline.fusion.apart import Copies, columns_of, stretches
 from rooflight.roofline.fusion.graph import Alone, OpGraph, Region
@@ -420,7 +420,7 @@ def _by_kind(session: Session, graph: OpGraph) -> dict[StorageKind, int]:
     lifetimes = session.lifetimes
     if lifetimes is None:
         return {}
-    return {kind: graph.bytes_in(lifetimes.kind == kind) for kind in (StorageKind.PARAMETER, StorageKind.INPUT)}
+    return {kind: graph.bytes_in(lifetimes.kind == kind) for kind in (*OF_MODULES, *GIVEN)}
 
 
 def _local(session: Session) -> frozenset[int]:

@@ -20,6 +20,10 @@ _CHUNKS: Final = 8
 _QUANTISED: Final = 4096  # elements: smaller states stay as they are (bitsandbytes)
 _OF_8_BITS: Final = (1 + 4 / 256) / 4  # a byte for four, and a float32 for each block of 256
 _WIDE: Final = 4096  # classes of a loss
+_FIXED: Final = (
+    StorageKind.PARAMETER, StorageKind.BUFFER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE, StorageKind.OTHER
+)  # fmt: skip
+"""What a larger batch leaves as it is."""
 _LAYER: Final = re.compile(r"^(.*?(?:^|\.)\d+)(?:\.|$)")
 _LOSSES: Final = ("log_softmax", "cross_entropy")
 
@@ -80,8 +84,7 @@ def batch_factor(session: Session, capacity: int) -> float | None:
     lifetimes = session.lifetimes
     if lifetimes is None or not len(session):
         return None
-    fixed = np.isin(lifetimes.kind, (StorageKind.PARAMETER, StorageKind.GRADIENT, StorageKind.OPTIMIZER_STATE,
-                                     StorageKind.OTHER)) | _made_by(session, Direction.OPTIMIZER)  # fmt: skip
+    fixed = np.isin(lifetimes.kind, _FIXED) | _made_by(session, Direction.OPTIMIZER)
     stay = _Stay(session.storage_bytes, lifetimes.made.astype(np.int64), lifetimes.freed.astype(np.int64))
     whole = stay.totals(len(session))
     stands = replace(stay, sizes=np.where(fixed, stay.sizes, 0)).totals(len(session))

@@ -12,12 +12,19 @@ import numpy as np
 from rooflight.costs.cost import OpCost, Uncosted
 from rooflight.records.account import Place
 from rooflight.records.document import Fields
-from rooflight.records.quantity import Quantity
-from rooflight.records.record import STEP, Direction, Held, StorageKind, outside_modules
-from rooflight.records.report import Axis, Line, Mark, Series, Table, table
-from rooflight.records.session import KEPT, NO_PARENT, STOOD, Int64, Lifetimes, Session, Touches, touches_of
+from rooflight.records.record import EVALUATION, STEP, Direction, Held, PhaseMemory, StorageKind, outside_modules
+from rooflight.records.session import (
+    KEPT,
+    NO_PARENT,
+    STOOD,
+    Int64,
+    Lifetimes,
+    Session,
+    Touches,
+    owners,
+    touches_of,
+)
 from rooflight.roofline.distinct import distinct_rows
-from rooflight.roofline.groups import plain_name
 from rooflight.roofline.memory.allocator import Allocator, Block
 from rooflight.roofline.memory.savings import Saving, batch_factor, savings
 
@@ -27,35 +34,35 @@ BEFORE: Final = "(before the step)"
 UNSEEN: Final = "(no recorded op)"
 """What made a storage that came to be without an op: by ``torch.tensor(data)``, or by resizing one."""
 
+_OF_TORCH: Final = ("aten::", "prim", "c10d", "_c10d", "higher_order::", "inductor::", "rooflight::", "profiler::")
 _POINTS: Final = 200
 _NUMBER_IN_PATH = re.compile(r"(?<![^.])\d+(?![^.])")
-_BLOCKS: Final = "▁▂▃▄▅▆▇█"
-_CHART_WIDTH: Final = 32
-_LITTLE_GROWTH: Final = 1 << 16  # bytes an iteration
-_MANY_ITERATIONS: Final = 1_000_000
-_LEAST: Final = "The recording did not follow when memory is freed: this is the least that the step needs."
-_UNFOLLOWED: Final = {"input": "from before the step", "temporary": "made in the step"}
+_AS_FULL: Final = 0.98  # of a phase: a recorded part of it that shows what is alive
+_MUCH_CACHED: Final = 0.02  # of what is reserved
 
 
 class KindBytes(Fields, frozen=True, kw_only=True):
     """Bytes alive, by what they are for: one field for each ``StorageKind``, which is an index as well."""
 
-    input: int
+    data: int
     parameter: int
     gradient: int
     optimizer_state: int
     activation: int
     temporary: int
     other: int
+    buffer: int
+    cache: int
 
     def __getitem__(self, kind: StorageKind) -> int:
         return int(getattr(self, kind.key))
 
 
 class MemoryPoint(KindBytes, frozen=True, kw_only=True):
-    """Bytes alive while a record ran: the fullest of its stretch of the step."""
+    """Bytes alive while a record ran, the fullest of its stretch of the step; ``phase`` is that of the record."""
 
     record: int
+    phase: str
 
 
 class Alive(Fields, frozen=True, kw_only=True):
@@ -82,17 +89,20 @@ class Alive(Fields, frozen=True, kw_only=True):
 class MemoryFigures(Fields, frozen=True, kw_only=True):
     """Bytes of storages by their sizes.
 
-    ``peak_bytes`` is the most that is alive in any ``phase`` of the script that was followed, ``step_bytes`` that of
-    the recorded step, while one record, ``peak_record``, runs (-1 in an empty session), with the record's results, and
-    without memory that its kernel allocates and frees. ``rows`` are what is alive then. ``allocated_bytes`` is the peak
+    ``peak_bytes`` is the most that is alive in any ``phase`` of the script that was followed (of all ``phases``),
+    ``step_bytes`` that of the recorded step, while one record, ``peak_record``, runs (-1 in an empty session), with its
+    results, and without memory that its kernel allocates and frees. ``rows`` are what is alive then.
+    ``allocated_bytes`` is the peak
     in blocks of CUDA's allocator, ``reserved_bytes`` what it takes of the device for them: low and high, what is needed
-    at the least, and with blocks that stay unused. ``savings`` are changes that need less, and ``batch_factor`` is how
+    at the least, and with blocks that stay unused or, where that is more, while a custom op runs that copies what it
+    reads and writes (``inside_custom_ops_bytes``; 0: there is none). ``savings`` are changes that need less, and
+    ``batch_factor`` is how
     many times the batch of the step fits. ``growth_bytes`` is what an iteration leaves behind (``growth`` by line and
     holder; None: not followed), ``iterations_until_full`` how often that fits the device. ``standing_bytes`` were
     allocated before the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the
     peak among them. ``followed``: the session has the kind of each storage and when it was freed. Otherwise each
     storage is assumed to live from the op that made it to the last that used it, which is the least that the step
-    needs, and all storages from before the step count as inputs. ``compiled_least_bytes``: what compiled code needs at
+    needs, and all storages from before the step count as data. ``compiled_least_bytes``: what compiled code needs at
     the least, if it computes no product twice: what stood before, and what was made and must live where backward passes
     begin and end. Of programs that are not compiled, the former alone.
     """
@@ -114,7 +124,9 @@ class MemoryFigures(Fields, frozen=True, kw_only=True):
     by_kind: KindBytes
     timeline: tuple[MemoryPoint, ...]
     rows: tuple[Alive, ...]
+    inside_custom_ops_bytes: int = 0
     growth: tuple[Held, ...] = ()
+    phases: tuple[PhaseMemory, ...] = ()
     savings: tuple[Saving, ...] = ()
     batch_factor: float | None = None
 
@@ -149,8 +161,10 @@ def memory_use(
     totals = bytes_alive.sum(axis=1)
     peak_record = int(totals.argmax()) if len(totals) else -1
     step_bytes = int(totals[peak_record]) if len(totals) else standing_bytes
-    figures = _of_script(session, device_bytes, step_bytes, *_blocks(sizes, lifetimes))
-    figures["rows"] = figures["rows"] or _alive(session, lifetimes, touches, peak_record)
+    allocated, reserved = _blocks(sizes, lifetimes)
+    figures = _of_script(session, device_bytes, step_bytes, allocated, reserved)
+    inside = _inside_custom_ops(session, totals)
+    figures["rows"] = _rows_beside(session, figures) or _alive(session, lifetimes, touches, peak_record)
     stands = [(n, sizes[stood & ((lifetimes.freed == KEPT) | (lifetimes.freed > record))].sum()) for record, n in kept]
     before = [sizes[stood & (lifetimes.kind == kind)].sum() for kind in StorageKind]
     return MemoryUse(
@@ -158,13 +172,15 @@ def memory_use(
         **figures,
         step_bytes=step_bytes,
         compiled_least_bytes=max([standing_bytes, *(n + int(standing) for n, standing in stands)]),
-        savings=savings(session, costs) if len(costs) else (),
+        savings=(*(savings(session, costs) if len(costs) else ()), *_emptied(figures, reserved)),
         batch_factor=batch_factor(session, device_bytes) if device_bytes else None,
+        high_bytes=max(figures["reserved_bytes"], inside),
+        inside_custom_ops_bytes=inside,
         standing_bytes=standing_bytes,
         device_bytes=device_bytes,
         peak_record=peak_record,
         by_kind=KindBytes(**_by_kind(bytes_alive[peak_record] if len(totals) else before)),
-        timeline=tuple(_points(bytes_alive, totals)),
+        timeline=tuple(_points(session, bytes_alive, totals)),
         bytes_alive=bytes_alive,
     )
 
@@ -174,12 +190,13 @@ def _of_script(
 ) -> dict[str, Any]:
     """The figures of the phase that needs most: of the step, or of another that the script was seen in."""
     script = session.run.memory if session.run is not None else None
-    fullest = max(script.phases if script is not None else (), key=lambda each: each.allocated_bytes, default=None)
+    phases = script.phases if script is not None else ()
+    fullest = max(phases, key=lambda each: each.allocated_bytes, default=None)
     peak, phase = step_bytes, STEP
     rows: tuple[Alive, ...] = ()
     if fullest is not None and fullest.phase != STEP and fullest.allocated_bytes > allocated:
         peak = allocated = fullest.allocated_bytes
-        reserved, phase = max(reserved, fullest.reserved_bytes), fullest.phase
+        phase = fullest.phase
         rows = tuple(
             Alive(
                 bytes=each.bytes,
@@ -195,15 +212,36 @@ def _of_script(
     return {
         "peak_bytes": peak,
         "allocated_bytes": allocated,
-        "reserved_bytes": reserved,
+        "reserved_bytes": max([reserved, *(each.reserved_bytes for each in phases)]),
         "low_bytes": peak,
-        "high_bytes": reserved,
         "growth_bytes": grown,
         "iterations_until_full": left // grown if grown and left is not None else None,
         "phase": phase,
+        "phases": phases,
         "growth": script.growth if script is not None else (),
         "rows": rows,
     }
+
+
+def _rows_beside(session: Session, figures: dict[str, Any]) -> tuple[Alive, ...]:
+    """What is alive at the peak where that is of another phase: by what was recorded of that, else by lines alone."""
+    if session.evaluation is not None and figures["phase"] == EVALUATION:
+        evaluation = memory_use(session.evaluation)
+        if evaluation.step_bytes > _AS_FULL * figures["peak_bytes"]:
+            return evaluation.rows
+    rows: tuple[Alive, ...] = figures["rows"]
+    return rows
+
+
+def _emptied(figures: dict[str, Any], own_reserved: int) -> Iterable[Saving]:
+    """What ``empty_cache()`` between phases would give back: blocks that are of a size that only another phase needs.
+    The step reserves ``own_reserved`` bytes, where nothing was cached before.
+    """
+    others = [each.allocated_bytes for each in figures["phases"] if each.phase != STEP]
+    less = figures["reserved_bytes"] - max([own_reserved, *others])
+    if others and less >= _MUCH_CACHED * figures["reserved_bytes"]:
+        change = "torch.cuda.empty_cache() between phases, of what is reserved"
+        yield Saving(id="empty-cache", change=change, saved_bytes=less, peak_bytes=figures["peak_bytes"])
 
 
 def compiled_peak(session: Session, stored: Collection[int]) -> int:
@@ -218,15 +256,27 @@ def compiled_peak(session: Session, stored: Collection[int]) -> int:
     return int(totals.max(initial=0))
 
 
+def _inside_custom_ops(session: Session, totals: Int64) -> int:
+    """The most that is alive while a custom op runs, if it makes a copy of all that it reads and writes; 0 if none."""
+    custom = np.array([not op.name.startswith(_OF_TORCH) for op in session.signatures], dtype=np.bool_)
+    columns, sizes = session.columns, session.storage_bytes
+    touched = np.zeros(len(session), dtype=np.int64)
+    for ids, offsets in ((columns.read_ids, columns.read_offsets), (columns.written_ids, columns.written_offsets)):
+        np.add.at(touched, owners(offsets), sizes[ids])
+    running = custom[columns.signature] & (columns.parent == NO_PARENT)
+    return int((totals + touched)[running].max(initial=0))
+
+
 def _by_kind(sizes: Int64 | Sequence[int]) -> dict[str, int]:
     return {kind.key: int(sizes[kind]) for kind in StorageKind}
 
 
-def _points(bytes_alive: Int64, totals: Int64) -> Iterable[MemoryPoint]:
+def _points(session: Session, bytes_alive: Int64, totals: Int64) -> Iterable[MemoryPoint]:
     edges = np.unique(np.linspace(0, len(totals), min(_POINTS, len(totals)) + 1).astype(np.int64))
     for start, end in pairwise(edges):
         record = int(start + totals[start:end].argmax())
-        yield MemoryPoint(record=record, **_by_kind(bytes_alive[record]))
+        phase = session.phases[session.columns.phase[record]] or Direction(session.columns.direction[record]).label
+        yield MemoryPoint(record=record, phase=phase, **_by_kind(bytes_alive[record]))
 
 
 def _touched_lifetimes(session: Session, touches: Touches) -> Lifetimes:
@@ -239,7 +289,7 @@ def _touched_lifetimes(session: Session, touches: Touches) -> Lifetimes:
     kind = np.full(len(made), StorageKind.TEMPORARY, dtype=np.int8)
     forward = direction[touches.first_written] == Direction.FORWARD
     kind[forward & (direction[touches.last] == Direction.BACKWARD)] = StorageKind.ACTIVATION
-    kind[stood] = StorageKind.INPUT
+    kind[stood] = StorageKind.DATA
     nothing = np.zeros(len(kind), dtype=np.int32)
     return Lifetimes(kind=kind, made=made, freed=freed, local=nothing.astype(np.bool_), owner=nothing)
 
@@ -313,146 +363,3 @@ def _alive(session: Session, lifetimes: Lifetimes, touches: Touches, record: int
               holder=holder, where=where, touched=touched)
         for (kind, op, path, layer, phase, holder, where, touched), (nbytes, count) in ordered
     )  # fmt: skip
-
-
-def memory_fact(memory: MemoryFigures, *, compiled: bool = False) -> str:
-    """Peak and what stands of it, in a line; of a ``compiled`` program, whose peak is not known, the least."""
-    peak, standing = Quantity(memory.peak_bytes, "B"), Quantity(memory.standing_bytes, "B")
-    known = "peak" if memory.followed else "at least"
-    least = Quantity(memory.compiled_least_bytes, "B")
-    eager = f"compiled at least {least}; run eagerly " if compiled else ""
-    return f"{eager}{known} {peak}, of which {standing} was allocated before the step"
-
-
-def memory_shortage(memory: MemoryFigures, device: str, *, compiled: bool = False) -> str:
-    """How much memory the device lacks for the step, in a sentence; empty where it has enough or none is known. Of a
-    ``compiled`` program only the least that it needs is known.
-    """
-    peak, capacity, least = memory.peak_bytes, memory.device_bytes, memory.compiled_least_bytes
-    if capacity is None or peak <= capacity:
-        return ""
-    if compiled and least <= capacity:
-        return (
-            f"Run eagerly, the ops need {Quantity(peak, 'B')}, and {device} has {Quantity(capacity, 'B')}; compiled "
-            f"code needs at least {Quantity(least, 'B')}, so whether the step fits is not known."
-        )
-    peak = least if compiled else peak
-    over, times = Quantity(peak - capacity, "B"), peak / capacity
-    worth = f" ({times:.1f} devices' worth)" if times >= 1.05 else ""
-    how = ", even compiled" if compiled else ""
-    what = "step" if memory.phase == STEP else "script"
-    return (
-        f"The {what} does not fit{how}: it needs at least {Quantity(peak, 'B')}, {device} has "
-        f"{Quantity(capacity, 'B')}: {over} too much{worth}."
-    )
-
-
-def memory_tables(memory: MemoryUse, top: int) -> Iterable[Table]:
-    """The peak by kind, with its course over the step, and the ``top`` groups of what is alive at the peak."""
-    peak = memory.peak_bytes
-    if not peak:
-        return
-    kinds = [kind for kind in StorageKind if memory.bytes_alive[:, kind].any() or memory.by_kind[kind]]
-    yield table(
-        "memory_at_peak",
-        "Memory at the peak",
-        [*kinds, None],
-        ("kind", "", lambda kind: "all" if kind is None else _label(kind.key, memory)),
-        ("bytes", "B", lambda kind: peak if kind is None else memory.by_kind[kind]),
-        ("share", "%", lambda kind: 1.0 if kind is None else memory.by_kind[kind] / peak),
-        ("over the step", "", lambda kind: sparkline(memory.profile(kind, _CHART_WIDTH), peak)),
-        optional=("over the step",),
-        note="" if memory.followed else _LEAST,
-    )
-    known = any(group.holder or group.where.line for group in memory.rows)
-    owned = [
-        ("at", "", lambda group: group.where.at or None),
-        ("held by", "", lambda group: group.holder or None),
-    ] * known
-    yield table(
-        "alive_at_peak",
-        "Alive at the peak",
-        memory.rows,
-        ("kind", "", lambda group: _label(group.kind, memory)),
-        ("bytes", "B", lambda group: group.bytes),
-        ("count", "", lambda group: group.count),
-        ("made by", "", lambda group: plain_name(group.op) or None),
-        *owned,
-        ("where", "", _where),
-        ("phase", "", lambda group: group.phase or None),
-        top=top,
-        optional=("phase", "count", *(name for name, *_ in owned)),
-    )
-    if memory.savings:
-        yield _savings_table(memory)
-
-
-def _savings_table(memory: MemoryUse) -> Table:
-    return table(
-        "memory_savings",
-        "What would need less memory",
-        memory.savings,
-        ("change", "", lambda each: each.change),
-        ("saves", "B", lambda each: each.saved_bytes),
-        ("peak", "B", lambda each: each.peak_bytes),
-        ("costs", "", _price),
-    )
-
-
-def growth_text(memory: MemoryFigures, device: str = "") -> str:
-    """What an iteration leaves behind, who keeps it, and when the device is full; empty where that is little."""
-    grown, left = memory.growth_bytes or 0, memory.iterations_until_full
-    if grown < _LITTLE_GROWTH or (left is not None and left > _MANY_ITERATIONS):
-        return ""
-    first = memory.growth[0].owner
-    full = f": {device} is full after about {left:,}" if left is not None and device else ""
-    kept = f"; kept by `{first.holder}`, {first.where.at}" if first.holder else f"; made at {first.where.at}"
-    return f"Memory grows by {Quantity(grown, 'B')} an iteration{full}{kept}."
-
-
-def memory_series(memory: MemoryFigures) -> Iterable[Series]:
-    """Bytes alive over the step, stacked by kind; nothing for a step without storages."""
-    kinds = [kind for kind in StorageKind if any(point[kind] for point in memory.timeline)]
-    if not kinds:
-        return
-    records = tuple(float(point.record) for point in memory.timeline)
-    yield Series(
-        id="memory",
-        title="Memory over the step",
-        x=Axis(name="op, in the order recorded"),
-        y=Axis(name="alive", unit="B"),
-        lines=tuple(
-            Line(
-                name=_label(kind.key, memory),
-                x=records,
-                y=tuple(float(point[kind]) for point in memory.timeline),
-                mark=Mark.AREA,
-            )
-            for kind in kinds
-        ),
-        note="" if memory.followed else _LEAST,
-    )
-
-
-def sparkline(values: Sequence[int], most: int) -> str:
-    """A bar a value, of eight heights up to ``most``; a dot where there is nothing."""
-    steps = len(_BLOCKS)
-    return "".join(
-        _BLOCKS[min(steps - 1, max(0, -(-value * steps // most) - 1))] if value > 0 and most > 0 else "·"
-        for value in values
-    )
-
-
-def _label(kind: str, memory: MemoryFigures) -> str:
-    named = kind.replace("_", " ")
-    return named if memory.followed else _UNFOLLOWED.get(kind, named)
-
-
-def _price(saving: Saving) -> str | None:
-    flops = f"{Quantity(saving.flops, 'FLOP')} more" if saving.flops else ""
-    moved = f"{Quantity(saving.moved_bytes, 'B')} to and from the host" if saving.moved_bytes else ""
-    return flops or moved or None
-
-
-def _where(group: Alive) -> str | None:
-    return f"{group.module} ({group.layer})" if group.layer and group.module else group.module or group.layer or None

@@ -29,7 +29,8 @@ def answer(found: Diagnosis | None) -> str:
     """What to change first, and what that gains; empty where no times are known."""
     if found is None or not found.step_s or found.source == "bound":
         return ""
-    first = next(in_order(found.findings, found.hot_spots), None)
+    timed = (each for each in found.findings if each.seconds_lost)
+    first = next(in_order(timed, found.hot_spots), None)
     if first is None:
         return "Nothing was found that would gain 3% or more of a step."
     if isinstance(first, HotSpot):
@@ -85,10 +86,10 @@ def findings_table(found: Diagnosis, top: int | None = None) -> Table:
         "findings",
         "What costs time, and what helps",
         found.findings,
-        ("lost", "s", lambda each: each.seconds_lost),
+        ("lost", "s", lambda each: each.seconds_lost or None),
         ("why", "", lambda each: f"{each.title}: {each.evidence}"),
         ("what helps", "", lambda each: each.remedy),
-        ("gains", "s", lambda each: each.predicted_gain_s),
+        ("gains", "s", lambda each: each.predicted_gain_s or None),
         ("between", "", _interval),
         ("gain left", "s", lambda each: each.after_others_s),
         ("id", "", lambda each: each.id),
@@ -125,10 +126,10 @@ def first_findings(findings: Iterable[Finding], spots: Iterable[HotSpot]) -> Tab
         "findings",
         "What costs time, and what helps",
         tuple(in_order(findings, spots))[:FIRST],
-        ("lost", "s", lambda each: each.seconds if isinstance(each, HotSpot) else each.seconds_lost),
+        ("lost", "s", lambda each: each.seconds if isinstance(each, HotSpot) else each.seconds_lost or None),
         ("why", "", lambda each: ", ".join(filter(None, (_what(each), _line(each))))),
         ("what helps", "", _helps),
-        ("gains", "s", lambda each: None if isinstance(each, HotSpot) else each.predicted_gain_s),
+        ("gains", "s", lambda each: None if isinstance(each, HotSpot) else each.predicted_gain_s or None),
         ("between", "", lambda each: None if isinstance(each, HotSpot) else _interval(each)),
         wraps=("why", "what helps"),
         optional=("between",),
@@ -152,7 +153,9 @@ def _line(each: Finding | HotSpot) -> str | None:
     return next((place.path for place in each.where if place.line), None)
 
 
-def _interval(finding: Finding) -> str:
+def _interval(finding: Finding) -> str | None:
+    if not finding.seconds_lost:
+        return None
     ends = (finding.predicted_gain_low_s, finding.predicted_gain_high_s)
     return " to ".join(str(Quantity(end, "s")) for end in ends)
 

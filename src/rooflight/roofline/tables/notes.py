@@ -20,7 +20,7 @@ from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST
 from rooflight.roofline.costed import CostedSession
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import Work
-from rooflight.roofline.memory.use import growth_text, memory_shortage
+from rooflight.roofline.memory.texts import growth_text, memory_shortage, missed_text
 
 _SCATTER: Final = 1.5  # slowest step over fastest, from which on the median is doubtful
 _NAMED: Final = 4
@@ -48,13 +48,17 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
         yield f"No roof is known: {'; '.join(device.notes) or device.name}."
     for name, calls in analysis.unknown_peaks.items() if device.memory else ():
         yield f"{device.name} has no known {name}: {count_of(calls, 'call is', 'calls are')} bounded without it."
-    if grows := growth_text(analysis.memory, device.name):
-        yield grows
+    yield from filter(None, (growth_text(analysis.memory, device.name), missed_text(analysis.session.run)))
     if missing := memory_shortage(analysis.memory, device.name, compiled=analysis.session.compiled):
         yield f"{missing} The bound is that of one device with enough memory."
     names = {plain_name(op.name): op.signature for op in analysis.operations}
-    if inside := ", ".join(sorted(name for name, op in names.items() if _allocates_inside(name, op))):
-        yield f"The peak of memory leaves out what kernels allocate and free inside, which may be much here: {inside}."
+    if kernels := ", ".join(sorted(name for name, op in names.items() if _allocates_inside(name, op))):
+        yield f"The peak of memory leaves out what kernels allocate and free inside, which may be much here: {kernels}."
+    if (inside := analysis.memory.inside_custom_ops_bytes) > analysis.memory.peak_bytes:
+        yield (
+            f"What custom ops hold inside is not known: up to {Quantity(inside, 'B')} would be alive if one copied all "
+            "that it reads and writes."
+        )
     if analysis.without_storages and analysis.totals.calls:
         yield (
             "The fused and the program bound are inferred: which op read what another wrote is not known, so they "

@@ -13,7 +13,7 @@ from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.account import IDLE, WORDS
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.record import Direction, StorageKind
+from rooflight.records.record import OF_MODULES, Direction
 from rooflight.records.report import Cell, Report
 from rooflight.records.session import AS_KERNELS, COMPILED, DECODED, Session
 from rooflight.records.tensor import TensorSpec
@@ -22,7 +22,7 @@ from rooflight.roofline.bound import Limiter
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.groups import plain_name, seconds_by
 from rooflight.roofline.host import IN_THE_OPS
-from rooflight.roofline.memory.use import memory_fact
+from rooflight.roofline.memory.texts import memory_fact
 from rooflight.roofline.network import exposure_text
 from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.document import analysis_data, predicted_speedup
@@ -150,7 +150,7 @@ def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:
     kinds = session.lifetimes.kind[ids].tolist()
     if len(kinds) != len(tensors):
         return ()
-    return tuple(each for each, kind in zip(tensors, kinds, strict=True) if kind != StorageKind.PARAMETER)
+    return tuple(each for each, kind in zip(tensors, kinds, strict=True) if kind not in OF_MODULES)
 
 
 def token_time(time_s: float, tokens: int) -> str:

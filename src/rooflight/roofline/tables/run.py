@@ -10,7 +10,7 @@ from rooflight.records.account import WORDS, Cause
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.report import Cell, Report, Table, share, table
 from rooflight.records.timeline import Run, RunStep, SameSteps
-from rooflight.roofline.memory.use import growth_text
+from rooflight.roofline.memory.texts import growth_text
 from rooflight.roofline.tables.document import AnalysisDocument
 from rooflight.roofline.tables.findings import first_findings
 

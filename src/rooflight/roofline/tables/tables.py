@@ -15,7 +15,7 @@ from rooflight.roofline.account.account import Account
 from rooflight.roofline.account.accounted import Accounted
 from rooflight.roofline.decode_formats import decode_formats, formats_table
 from rooflight.roofline.groups import Group, Operation, plain_name
-from rooflight.roofline.memory.use import memory_series, memory_tables
+from rooflight.roofline.memory.texts import memory_series, memory_tables
 from rooflight.roofline.network import collectives_table
 from rooflight.roofline.tables.run import sizes_table
 from rooflight.roofline.tables.timeline import timeline_tables, unattributed_work

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 import linecache
+import re
 import sys
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
@@ -92,6 +93,14 @@ def keeping_line(name: str) -> Place | None:
             ((file, line),) = found
             return Place(file=shown(file), line=line)
     return None
+
+
+def lines_like(pattern: re.Pattern[str]) -> Iterator[Place]:
+    """The lines of the program's own files in which a pattern is found."""
+    for file, namespace in _own_files().items():
+        for line, text in enumerate(linecache.getlines(file, namespace), 1):
+            if pattern.search(text):
+                yield Place(file=shown(file), line=line)
 
 
 def _adding_lines(leaf: str) -> set[tuple[str, int]]:

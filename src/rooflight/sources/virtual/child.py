@@ -7,6 +7,7 @@ from __future__ import annotations
 import faulthandler
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -21,14 +22,18 @@ from threading import current_thread, main_thread
 from typing import Any, Final
 
 import msgspec
+from torch import nn
 from torch.optim import Optimizer
 
-from rooflight.records.record import STEP, ScriptMemory
+from rooflight.records.account import Place
+from rooflight.records.record import EVALUATION, STEP, ScriptMemory
 from rooflight.records.session import COMPILED, PINS, Session
 from rooflight.records.timeline import StepKind, VirtualRun
+from rooflight.sources.capture.holders import lines_like
 from rooflight.sources.capture.record.composites import route_composites
 from rooflight.sources.capture.record.constants import know_fakes
 from rooflight.sources.capture.run import hooks as run_hooks
+from rooflight.sources.capture.run.callers import calling_place
 from rooflight.sources.capture.run.elsewhere import Wanted
 from rooflight.sources.capture.run.errors import reason_of
 from rooflight.sources.capture.run.finder import StepFinder
@@ -52,6 +57,9 @@ from rooflight.sources.virtual.mode import VirtualMode
 _QUIET_S: Final = 2.0
 _LEFT_S: Final = 1.0
 """So long, after a step is recorded, others are waited for, to see what it left."""
+_EVALUATES: Final = re.compile(r"\.eval\(\)")
+_OF_THE_TIME: Final = 0.5
+"""An evaluation that the script has is waited for: for this share of the time until a step was recorded."""
 _ENOUGH_S: Final = 10.0
 """After a step without an optimizer was recorded, so long is looked for one that has one."""
 _LONG_S: Final = 600.0
@@ -73,6 +81,7 @@ class Child:
         self._kept_at: dict[str, float] = {}
         self._steps = 0
         self._optimizes = self._leaves = False
+        self._in_eval: set[tuple[str, int]] = set()  # lines that ended the training mode of a model
 
     def run(self) -> None:
         """Run the script until its step is recorded, or it ends. Never returns."""
@@ -164,7 +173,7 @@ class Child:
 
         def ended() -> None:
             end()
-            if self._leaves and (recorder.left is None or recorder.left.steps >= ENOUGH):
+            if self._leaves and (recorder.left is None or recorder.left.steps >= ENOUGH) and not self._to_come():
                 self.leave(0)
 
         end, recorder.ended = recorder.ended, ended  # type: ignore[method-assign]
@@ -177,27 +186,43 @@ class Child:
             begin(*args, **kwargs)
 
         Optimizer.__init__ = optimizes  # type: ignore[method-assign]
+        ends_training = nn.Module.eval
+
+        @wraps(ends_training)
+        def evaluates(module: Any) -> Any:
+            at = calling_place()
+            self._in_eval.add((at.file, at.line))
+            return ends_training(module)
+
+        nn.Module.eval = evaluates  # type: ignore[method-assign, assignment]
         recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign, assignment]
         self._watch_processes()
         if self.wanted.loud:
             start_new_thread(self._say_where, ())
 
     def _leave_soon(self) -> None:
-        """Leave once it shows what the recorded step left behind, after a second at the latest."""
+        """Leave once it shows what the recorded step left behind and what an evaluation needs, or soon."""
         self._leaves = True
         if current_thread() is not main_thread():
             self.leave(0)
+        spent_s = time.monotonic() - self._began
         signal.signal(signal.SIGALRM, lambda *_: self.leave(0))
-        signal.setitimer(signal.ITIMER_REAL, _LEFT_S)
+        signal.setitimer(signal.ITIMER_REAL, max(_LEFT_S, _OF_THE_TIME * spent_s if self._to_come() else 0.0))
+
+    def _to_come(self) -> Place | None:
+        """The line at which the script would begin an evaluation, where it has done none."""
+        if EVALUATION in self.mode.memory.phases:
+            return None
+        return next((each for each in lines_like(_EVALUATES) if (each.file, each.line) not in self._in_eval), None)
 
     def _phase(self) -> str:
         """What the script is doing, for the account of its memory."""
         finder = self.finder
-        if finder.begun or finder.recorder.records:
+        if finder.begun:
             return STEP
-        if finder.waits.evaluates_since:
-            return "evaluation"
-        return "between steps" if finder.has_trained else "before the first step"
+        if finder.waits.evaluates_since or not (finder.has_trained or finder.recorder.records):
+            return EVALUATION if finder.modules.calls else "before the first step"
+        return STEP if finder.recorder.records else "between steps"
 
     def _say_where(self) -> None:
         """Say every few seconds how far the script is, on a thread that no mode of torch's sees."""
@@ -239,20 +264,25 @@ class Child:
         BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]
 
     def _as_virtual(self, session: Session) -> Session:
-        wanted = self.wanted
-        assert session.run is not None
+        wanted, run = self.wanted, session.run
+        assert run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
                              compiled=self.compiled, error=self.error)  # fmt: skip
-        memory = session.run.memory or ScriptMemory()
-        memory = replace(memory, phases=tuple(self.mode.memory.phases.values()))
-        run = replace(
-            session.run, memory=memory, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=()
-        )
+        memory = run.memory or ScriptMemory()
+        phases = self.mode.memory.phases
+        if not self.finder.has_trained and EVALUATION in phases:
+            phases[EVALUATION] = replace(phases[EVALUATION], phase="other calls")
+        missed = self._to_come() if self.finder.has_trained else None
+        memory = replace(memory, phases=tuple(phases.values()), missed=missed or memory.missed)
+        run = replace(run, memory=memory, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
         kind = {} if self.mode.was_used() else {"device_kind": "cpu"}
         environment = {**session.environment, **described, **kind, **({COMPILED: "yes"} if self.compiled else {})}
         environment[PINS] = "yes" if self.mode.pins else "no"
-        return replace(session, run=run, environment=environment, measurement=None)
+        beside = session.evaluation
+        if beside is not None:
+            beside = replace(beside, environment=environment)
+        return replace(session, run=run, environment=environment, evaluation=beside, measurement=None)
 
 
 def main() -> None:

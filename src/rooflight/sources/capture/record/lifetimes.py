@@ -36,7 +36,7 @@ from rooflight.records.session import (
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
 from rooflight.sources.capture.holders import holders, plain_parts
-from rooflight.sources.capture.record.schemas import known_int
+from rooflight.sources.capture.record.schemas import OpSchema, known_int
 from rooflight.sources.capture.record.signatures import spec_of, start_of, storage_of, tensors_in
 from rooflight.sources.capture.record.tape import Tape
 
@@ -67,6 +67,7 @@ class LifetimeTape(Tape):
         self._gone: list[_Reference] = []  # filled by list.append: Python code in its place would swallow a Ctrl-C
         self._parameters: set[int] = set()
         self._buffers: set[int] = set()
+        self._caches: set[int] = set()
         self._gradients: set[int] = set()
         self._resized: set[int] = set()  # storages that count as freed because they got another size
         self._first_of_call = 0
@@ -78,6 +79,7 @@ class LifetimeTape(Tape):
         self._with_grad = False
         self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
         self._in_backward = False
+        self._sums_of_views = array("i")  # records
 
     def install(self, roots: Callable[[], Iterable[nn.Module]], standing: Standing | None = None) -> None:
         """Begin to follow storages. ``roots`` returns the outermost modules met so far: their tensors exist already, as
@@ -114,8 +116,9 @@ class LifetimeTape(Tape):
             return number  # an op returned a tensor that is neither new nor one of its arguments
         return self._begin(storage)
 
-    def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:
+    def around(self, reader: Callable[..., None], schema: OpSchema) -> Callable[..., None]:
         """The reader, with the steps that must precede the record of an op that has just run."""
+        resizes = "out" in schema.names or schema.name.startswith("aten::resize")
         gone = self._gone
 
         def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
@@ -138,7 +141,12 @@ class LifetimeTape(Tape):
                 if storage is not None:
                     self.resized(storage, len(self) - 1)
 
-        return read_resized if resizes else read
+        def read_sum(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+            if args[0]._is_view():
+                self._sums_of_views.append(len(self))
+            read(args, kwargs, out, context)
+
+        return read_resized if resizes else read_sum if schema.name == "aten::add" else read
 
     def call_begins(self) -> None:
         """Begin a call of an outermost module: storages made from now on are made in it."""
@@ -199,11 +207,13 @@ class LifetimeTape(Tape):
         # in a backward pass gradients are on while a checkpoint recomputes, or throughout (create_graph)
         switches = np.array(self._switches, dtype=np.int64)
         with_grad = np.searchsorted(switches, np.arange(len(session)), side="right") % 2 == 1
+        owner, owners = self._owners(len(made))
         kind = self._kinds(session, made, freed, with_grad)
-        _add_in_place(session, made, freed, with_grad)
+        held_as_cache = np.array([_is_cache(each.holder) for each in owners])[owner]
+        kind[held_as_cache & (kind == StorageKind.DATA)] = StorageKind.CACHE
+        _add_in_place(session, made, freed, with_grad, self._sums_of_views)
         local = np.zeros(len(made), dtype=np.bool_)
         local[self._local] = True
-        owner, owners = self._owners(len(made))
         lifetimes = Lifetimes(
             kind=kind, made=made, freed=freed, local=local, owner=owner, owners=owners, returned=tuple(self._returned)
         )
@@ -265,8 +275,8 @@ class LifetimeTape(Tape):
                     self._note(parameter, self._parameters, STOOD)
                     if parameter.is_leaf and parameter.grad is not None:
                         self._note(parameter.grad, self._gradients, len(self) if made is None else made)
-                for buffer in root.buffers():
-                    self._note(buffer, self._buffers, made)
+                for name, buffer in root.named_buffers():
+                    self._note(buffer, self._caches if _is_cache(name) else self._buffers, made)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Storages that no op has touched are left out: they may belong to another thread."""
@@ -311,15 +321,16 @@ class LifetimeTape(Tape):
         kind = np.full(len(made), StorageKind.TEMPORARY, dtype=np.int8)
         if len(session):
             kind[_activations(session, made, freed, with_grad)] = StorageKind.ACTIVATION
-        kind[made == STOOD] = StorageKind.INPUT
+        kind[made == STOOD] = StorageKind.DATA
         kind[_optimizer_state(session, made, freed)] = StorageKind.OPTIMIZER_STATE
         kind[list(self._gradients)] = StorageKind.GRADIENT
         kind[list(self._parameters)] = StorageKind.PARAMETER
-        fixed = np.setdiff1d(np.array([*self._buffers], dtype=np.int64), session.columns.written_ids)
-        kind[fixed[made[fixed] == STOOD]] = StorageKind.PARAMETER
+        buffers = np.array([*self._buffers], dtype=np.int64)
+        kind[buffers[made[buffers] == STOOD]] = StorageKind.BUFFER
+        kind[[*self._caches]] = StorageKind.CACHE
         touched = np.zeros(len(kind), dtype=np.bool_)
         touched[session.columns.read_ids] = touched[session.columns.written_ids] = True
-        kind[~touched & (kind == StorageKind.INPUT)] = StorageKind.OTHER
+        kind[~touched & (kind == StorageKind.DATA)] = StorageKind.OTHER
         return kind
 
 
@@ -339,10 +350,10 @@ def _activations(session: Session, made: Int32, freed: Int32, with_grad: Flags) 
     return np.asarray(forward & (following < count) & ((freed == KEPT) | (freed > following)))
 
 
-def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags) -> None:
+def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags, of_views: Sequence[int]) -> None:
     """Undo an effect of recording on the autograd engine. It adds gradients of a tensor that was used twice in place,
-    except if Python has touched them, as a dispatch mode does, or if they are views. So a gradient that is freed right
-    after such a sum is replaced by the sum, if it came first and is not transposed (accumulate in input_buffer.cpp).
+    except if Python has touched them, as a dispatch mode does, or if the first is a view. So a gradient that is freed
+    right after such a sum is replaced by the sum, if it came first (accumulate in input_buffer.cpp).
     """
     columns, sizes = session.columns, session.storage_bytes
     is_sum = np.array([op.name == "aten::add" and len(op.inputs) == 2 for op in session.signatures], dtype=np.bool_)
@@ -352,8 +363,7 @@ def _add_in_place(session: Session, made: Int32, freed: Int32, with_grad: Flags)
     first = columns.read_ids[columns.read_offsets[records]]
     second = columns.read_ids[columns.read_offsets[records] + 1]
     total = columns.written_ids[columns.written_offsets[records]]
-    whole = np.array([bool(op.inputs) and op.inputs[0].strides is None for op in session.signatures], dtype=np.bool_)
-    spent = whole[columns.signature[records]] & (first != second) & (freed[first] == records + 1)
+    spent = ~np.isin(records, of_views) & (first != second) & (freed[first] == records + 1)
     spent &= (made[first] != STOOD) & (sizes[first] == sizes[total])
     freed[first[spent]] = records[spent]
 
@@ -371,6 +381,10 @@ def _optimizer_state(session: Session, made: Int32, freed: Int32) -> Flags:
             mask[ids[by_optimizer == is_optimizer]] = True
     only = touched[True] & ~touched[False]
     return np.asarray(only & ((made == STOOD) | (freed == KEPT)))
+
+
+def _is_cache(name: str) -> bool:
+    return "cache" in name or "past_key" in name
 
 
 def is_plain(value: object) -> bool:

@@ -36,8 +36,7 @@ _ZERO = 0  # one object in CPython; comparing a symbolic offset by value would f
 
 def reader_of(schema: OpSchema, tape: Tape) -> Reader:
     """A reader that notes the calls of the op with this schema on ``tape``."""
-    resizes = "out" in schema.names or schema.name.startswith("aten::resize")
-    return tape.around(_reader_for(schema, tape), resizes=resizes)
+    return tape.around(_reader_for(schema, tape), schema)
 
 
 def _reader_for(schema: OpSchema, tape: Tape) -> Reader:

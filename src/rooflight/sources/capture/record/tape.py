@@ -20,7 +20,7 @@ from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64,
 from rooflight.records.signature import AttributeValue, OpSignature
 from rooflight.sources.capture.lines import NO_LINE, CallingLines
 from rooflight.sources.capture.record.outside import OutsideBirths, foreign_memory
-from rooflight.sources.capture.record.schemas import known_int
+from rooflight.sources.capture.record.schemas import OpSchema, known_int
 from rooflight.sources.capture.record.signatures import storage_of
 
 
@@ -189,8 +189,8 @@ class Tape:
     def call_ends(self, output: object) -> None:
         """The outermost module has returned or raised, with ``output``, and its caller has it."""
 
-    def around(self, reader: Callable[..., None], *, resizes: bool) -> Callable[..., None]:  # noqa: ARG002
-        """The function to call instead of a reader of this tape; ``resizes``: the op may resize its arguments."""
+    def around(self, reader: Callable[..., None], schema: OpSchema) -> Callable[..., None]:  # noqa: ARG002
+        """The function to call instead of a reader of this tape of an op with this schema."""
         return reader
 
     def append(

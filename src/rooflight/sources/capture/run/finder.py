@@ -108,6 +108,8 @@ class StepFinder:
             if trainable and not undecided.with_gradients_since:
                 undecided.with_gradients_since, undecided.by = now, type(module)
             self.waits.evaluates(now, counts=self.has_trained)
+            if self.has_trained and not trainable:
+                self.recorder.begin_evaluation(module, args)
             if weights.trained and not (trainable or module.training):
                 self._trained.interrupt()
             self._calls(module, args, now)
@@ -116,10 +118,9 @@ class StepFinder:
         """Whether a module that is not trained was called before each step: a teacher, or an encoder of images. The
         step begins with it, for it is work of every iteration.
         """
-        if id(module) in self._models:
-            return False
-        self._beside = True
-        return self._beside_each and self.only is None
+        is_beside = id(module) not in self._models
+        self._beside |= is_beside
+        return is_beside and self._beside_each and self.only is None
 
     def _trains(self, module: nn.Module, args: Any, now: int) -> None:
         begins = not self.begun
@@ -429,7 +430,7 @@ class StepFinder:
         self.window.close()
 
     def leave(self) -> None:
-        """Notice nothing any more."""
+        """Stop watching."""
         self._look_away()
         self.recorder.drop()
 
@@ -455,6 +456,7 @@ class StepFinder:
 
     def _open(self, begin: int, by: object = None) -> None:
         """A step begins, by a call of a module or optimizer, or where the one before ended."""
+        self.recorder.keep_what_ended()
         self.waits.end_evaluation(begin)
         self._undecided.with_gradients_since = 0
         if by is not None and self._without_modules and not self.by_optimizer.count:

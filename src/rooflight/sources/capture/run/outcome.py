@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from rooflight.records.measurement import Float64, Measurement
-from rooflight.records.record import ScriptMemory
+from rooflight.records.record import ScriptMemory, StorageKind
 from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
@@ -77,7 +77,8 @@ def session_of(
     left = finder.recorder.left
     if left is not None and left.steps >= ENOUGH:
         run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.steps))
-    session = replace(session, run=run, environment={**session.environment, "target": script}, notes=notes)
+    facts = {**session.environment, "target": script}
+    session = replace(session, run=run, environment=facts, notes=notes, evaluation=_evaluation(finder))
     host = None
     if sampler is not None and timed:
         begins, ends = steps.spans(cycle)
@@ -90,6 +91,16 @@ def session_of(
     if finder.window.profile is not None and same is None:
         return _of_a_device(session, finder.window, steps.iterations(cycle)[timed], others, host)
     return _with_times(session, took[timed], same, others, host)
+
+
+def _evaluation(finder: StepFinder) -> Session | None:
+    """One that was recorded beside steps; before them it was a call of the model that kept nothing for a backward."""
+    before = finder.recorder.kept.get(StepKind.MODULE)
+    if finder.recorder.evaluation is not None or before is None or not finder.has_trained:
+        return finder.recorder.evaluation
+    lifetimes = before.session.lifetimes
+    keeps = lifetimes is None or (lifetimes.kind == StorageKind.ACTIVATION).any()
+    return None if keeps else before.session
 
 
 def _loaded(part: Between, finder: StepFinder, folder: Path | None, steps: int) -> Between:

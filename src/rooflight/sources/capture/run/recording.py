@@ -62,6 +62,8 @@ class Recorder:
         """What tells bytes and pieces of the device that are allocated, where that is known."""
         self.left: Left | None = None
         """What the newest recorded step left."""
+        self.evaluation: Session | None = None
+        """One batch of an evaluation beside the steps. It is recorded where nothing is timed."""
         self.settled = False
         """Whether the step to record was recorded; not so where optimizers that were unknown step later."""
         self.taken: dict[StepKind, set[int]] = {kind: set() for kind in StepKind}
@@ -109,6 +111,24 @@ class Recorder:
         self._open = recording
         if module is not None and recording._tracker is not None:
             recording._tracker._enter(module, args)
+
+    def begin_evaluation(self, module: nn.Module, args: Any) -> None:
+        """Record what an evaluation does, from this call of ``module`` until ``keep_what_ended``."""
+        timed = self.standing is None
+        if timed or self.broken or self.records or self.evaluation is not None:
+            return
+        self.begin(StepKind.MODULE, 0, 1, module, args)
+        self._later = self._keep_evaluation
+
+    def _keep_evaluation(self) -> None:
+        recording, self._open, self._later = self._open, None, None
+        if recording is None:
+            return
+        try:
+            recording.__exit__()
+            self.evaluation = recording.session
+        except Exception as error:
+            self._fails(error)
 
     def keep(
         self, kind: StepKind, place: int | None = None, *, so_far: bool = False, known: bool = False, whole: bool = True
@@ -165,7 +185,9 @@ class Recorder:
                 self.notes.append(f"What steps leave behind could not be followed ({type(error).__name__}: {error}).")
 
     def keep_what_ended(self) -> None:
-        """End a recording whose step ended inside a compiled function, now that this has returned."""
+        """End a recording of an evaluation's batch, or of a step that ended inside a compiled function, now that this
+        has returned.
+        """
         if self._later is not None:
             self._later()
 

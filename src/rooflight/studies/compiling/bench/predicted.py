@@ -19,7 +19,7 @@ from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import COMPILED
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.host import Host
-from rooflight.roofline.memory.use import memory_shortage
+from rooflight.roofline.memory.texts import memory_shortage
 from rooflight.studies.compiling.bench.benchmark import Matrix, recorded
 from rooflight.studies.compiling.bench.result import short_names
 from rooflight.studies.compiling.workloads import WORKLOADS
