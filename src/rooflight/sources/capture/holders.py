@@ -51,7 +51,8 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 @dataclass(slots=True)
 class Holders:
     """``storages`` that were found, their names by address, and bytes and pieces of each name. ``bounded``: names of
-    containers that drop their oldest. ``graphs``: nodes of the graph that made a tensor of that name.
+    containers that drop their oldest. ``graphs``: nodes of the graph that made a tensor of that name. ``whole``: not
+    so where there are too many objects to look at.
     """
 
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Holders:
     pieces: Counter[str] = field(default_factory=Counter)
     bounded: set[str] = field(default_factory=set)
     graphs: Counter[str] = field(default_factory=Counter)
+    whole: bool = True
 
 
 def holders() -> Holders:
@@ -80,6 +82,7 @@ def holders() -> Holders:
                 found.bounded.add(name)
             with suppress(Exception):  # of an object of the program's own
                 tasks.extend(_inside(name, value))
+    found.whole = not tasks
     return found
 
 

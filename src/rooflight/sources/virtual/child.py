@@ -57,6 +57,7 @@ from rooflight.sources.virtual.mode import VirtualMode
 _QUIET_S: Final = 2.0
 _LEFT_S: Final = 1.0
 """So long, after a step is recorded, others are waited for, to see what it left."""
+_BUSY: Final = 3.0  # times as long, where the process waits or others take the CPU
 _EVALUATES: Final = re.compile(r"\.eval\(\)")
 _OF_THE_TIME: Final = 0.5
 """An evaluation that the script has is waited for: for this share of the time until a step was recorded."""
@@ -206,8 +207,13 @@ class Child:
         if current_thread() is not main_thread():
             self.leave(0)
         spent_s = time.monotonic() - self._began
-        signal.signal(signal.SIGALRM, lambda *_: self.leave(0))
-        signal.setitimer(signal.ITIMER_REAL, max(_LEFT_S, _OF_THE_TIME * spent_s if self._to_come() else 0.0))
+        limit_s = max(_LEFT_S, _OF_THE_TIME * spent_s if self._to_come() else 0.0)
+        for timer, number, seconds in (
+            (signal.ITIMER_PROF, signal.SIGPROF, limit_s),
+            (signal.ITIMER_REAL, signal.SIGALRM, _BUSY * limit_s),
+        ):
+            signal.signal(number, lambda *_: self.leave(0))
+            signal.setitimer(timer, seconds)
 
     def _to_come(self) -> Place | None:
         """The line at which the script would begin an evaluation, where it has done none."""

@@ -10,7 +10,7 @@ import weakref
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from rooflight.sources.capture.record.schemas import OpSchema, known_int
 from rooflight.sources.capture.record.signatures import spec_of, start_of, storage_of, tensors_in
 from rooflight.sources.capture.record.tape import Tape
 
+_TOO_MANY: Final = "There are over 100,000 objects: the holders of some memory are not known."
 Standing = Callable[[], Iterable[tuple[torch.UntypedStorage, Place]]]
 """Storages that are there, each with the line that made it, where that is known."""
 
@@ -75,7 +76,7 @@ class LifetimeTape(Tape):
         self._returned: dict[Returned, None] = {}  # in order
         self._roots: Callable[[], Iterable[nn.Module]] = tuple
         self._places: dict[int, Place] = {}  # by storage that stood: the line that made it
-        self._follows_all = False
+        self._follows_all, self._all_held = False, True
         self._with_grad = False
         self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
         self._in_backward = False
@@ -217,7 +218,8 @@ class LifetimeTape(Tape):
         lifetimes = Lifetimes(
             kind=kind, made=made, freed=freed, local=local, owner=owner, owners=owners, returned=tuple(self._returned)
         )
-        return replace(session, lifetimes=lifetimes)
+        cut = () if self._all_held else (_TOO_MANY,)
+        return replace(session, lifetimes=lifetimes, notes=(*session.notes, *cut))
 
     def left(self) -> list[tuple[int, weakref.ref[torch.UntypedStorage]]]:
         """Storages that were made since the recording began, and are still there."""
@@ -230,7 +232,9 @@ class LifetimeTape(Tape):
         owner = np.zeros(count, dtype=np.int32)
         if not self._follows_all:
             return owner, tuple(numbers)
-        names = holders().names
+        held = holders()
+        names = held.names
+        self._all_held = held.whole
         for number, reference in self._references.items():
             storage = reference()
             name = names.get(reference.address, "") if storage is not None else ""
