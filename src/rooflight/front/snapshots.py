@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rooflight.front.sessions import analyze_file
-from rooflight.records.account import Place
+from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Report, table
-from rooflight.roofline.memory.use import MemoryUse
+from rooflight.roofline.memory.use import BEFORE, MemoryUse
 from rooflight.sources.traces.file.snapshot import SUFFIXES, Snapshot, read_snapshots
 
 
@@ -61,10 +61,13 @@ def report_of_snapshot(targets: Sequence[str], device: str | None, top: int) -> 
 
 
 def _beside(snapshot: Snapshot, memory: MemoryUse | None) -> list[tuple[Place, int, int]]:
-    """Lines with their bytes in the snapshot and in a session's step: the largest first, or what differs most."""
-    beside = Counter[tuple[str, int]]()
+    """Lines with their bytes in the snapshot and in a session's step: the largest first, or what differs most. What
+    stood before the step may have been made before the snapshot's history began: then it has no line there.
+    """
+    beside, seen = Counter[tuple[str, int]](), {_key(each.owner.where) for each in snapshot.rows}
     for row in memory.rows if memory is not None else ():
-        beside[_key(row.where)] += row.bytes
+        key = _key(row.where)
+        beside[_key(NO_PLACE) if row.op == BEFORE and key not in seen else key] += row.bytes
     rows = [(each.owner.where, each.bytes, beside.pop(_key(each.owner.where), 0)) for each in snapshot.rows]
     rows += [(Place(file=file, line=line), 0, size) for (file, line), size in beside.items()]
     return sorted(rows, key=lambda row: -abs(row[1] - row[2]))

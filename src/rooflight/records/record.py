@@ -109,12 +109,14 @@ class PhaseMemory:
 class ScriptMemory:
     """Memory that a script held: the most in each of its phases, and as ``growth`` what an iteration left behind, as
     seen after so many ``followed`` it. ``missed`` is the line of an evaluation that was not reached.
+    ``resident_bytes``: the most that the process had in the host's memory, all of it; 0 where that is not known.
     """
 
     phases: tuple[PhaseMemory, ...] = ()
     growth: tuple[Held, ...] = ()
     followed: int = 0
     missed: Place = NO_PLACE
+    resident_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ def memory_fact(memory: MemoryFigures, *, compiled: bool = False) -> str:
     known = "peak" if memory.followed else "at least"
     least = Quantity(memory.compiled_least_bytes, "B")
     eager = f"compiled at least {least}; run eagerly " if compiled else ""
-    return f"{eager}{known} {peak}, of which {standing} was allocated before the step{other}"
+    resident = f"; the process had {Quantity(memory.resident_bytes, 'B')}" if memory.resident_bytes else ""
+    return f"{eager}{known} {peak}, of which {standing} was allocated before the step{other}{resident}"
 
 
 def during(phase: str) -> str:

@@ -89,22 +89,23 @@ class Alive(Fields, frozen=True, kw_only=True):
 class MemoryFigures(Fields, frozen=True, kw_only=True):
     """Bytes of storages by their sizes.
 
-    ``peak_bytes`` is the most that is alive in any ``phase`` of the script that was followed (of all ``phases``),
-    ``step_bytes`` that of the recorded step, while one record, ``peak_record``, runs (-1 in an empty session), with its
-    results, and without memory that its kernel allocates and frees. ``rows`` are what is alive then.
-    ``allocated_bytes`` is the peak
-    in blocks of CUDA's allocator, ``reserved_bytes`` what it takes of the device for them: low and high, what is needed
-    at the least, and with blocks that stay unused or, where that is more, while a custom op runs that copies what it
-    reads and writes (``inside_custom_ops_bytes``; 0: there is none). ``savings`` are changes that need less, and
-    ``batch_factor`` is how
-    many times the batch of the step fits. ``growth_bytes`` is what an iteration leaves behind (``growth`` by line and
-    holder; None: not followed), ``iterations_until_full`` how often that fits the device. ``standing_bytes`` were
-    allocated before the first record. ``device_bytes`` is what the device has. ``timeline`` are points of the step, the
-    peak among them. ``followed``: the session has the kind of each storage and when it was freed. Otherwise each
-    storage is assumed to live from the op that made it to the last that used it, which is the least that the step
-    needs, and all storages from before the step count as data. ``compiled_least_bytes``: what compiled code needs at
-    the least, if it computes no product twice: what stood before, and what was made and must live where backward passes
-    begin and end. Of programs that are not compiled, the former alone.
+    - ``peak_bytes``: the most that is alive in any ``phase`` of the script that was followed (of all ``phases``);
+      ``rows`` are what is alive then. ``allocated_bytes`` is the same in blocks of CUDA's allocator, ``reserved_bytes``
+      what it takes of the device for them.
+    - ``low_bytes`` and ``high_bytes``: what is needed at the least, and with blocks that stay unused or, if more, while
+      a custom op runs that copies what it reads and writes (``inside_custom_ops_bytes``; 0: there is none).
+    - ``step_bytes``: the peak of the recorded step, while one record, ``peak_record``, runs (-1 in an empty session),
+      with its results, and without memory that its kernel allocates and frees; ``by_kind`` and ``timeline`` are of it.
+    - ``standing_bytes`` were allocated before the first record. ``device_bytes`` is what the device has;
+      ``resident_bytes`` the most that the script's process had in the host's memory (0: not known).
+    - ``growth_bytes``: what an iteration leaves behind (``growth`` by line and holder; None: not followed), and
+      ``iterations_until_full`` how often that fits the device.
+    - ``savings``: changes that need less. ``batch_factor``: how many times the batch of the step fits.
+    - ``followed``: the session has the kind of each storage and when it was freed. Otherwise each is assumed to live
+      from the op that made it to the last that used it, which is the least that the step needs, and all storages from
+      before the step count as data.
+    - ``compiled_least_bytes``: what compiled code needs at the least, if it computes no product twice: what stood
+      before, and what was made and must live where backward passes begin and end. Of other programs the former alone.
     """
 
     followed: bool
@@ -127,6 +128,7 @@ class MemoryFigures(Fields, frozen=True, kw_only=True):
     inside_custom_ops_bytes: int = 0
     growth: tuple[Held, ...] = ()
     phases: tuple[PhaseMemory, ...] = ()
+    resident_bytes: int = 0
     savings: tuple[Saving, ...] = ()
     batch_factor: float | None = None
 
@@ -218,6 +220,7 @@ def _of_script(
         "iterations_until_full": left // grown if grown and left is not None else None,
         "phase": phase,
         "phases": phases,
+        "resident_bytes": script.resident_bytes if script is not None else 0,
         "growth": script.growth if script is not None else (),
         "rows": rows,
     }

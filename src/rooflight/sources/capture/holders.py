@@ -7,11 +7,11 @@ import gc
 import linecache
 import re
 import sys
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import islice
 from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType, TracebackType
 from typing import Any, Final
@@ -29,12 +29,10 @@ _MOST: Final = 100_000  # objects that are looked at
 _ADDING: Final = ("append", "appendleft", "extend", "add", "insert", "put", "put_nowait", "update", "setdefault")
 _MANY: Final = 20_000  # of one container
 _MOST_NODES: Final = 50_000  # of a graph
-_PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), ModuleType, BuiltinFunctionType, torch.device)
-
-
-def standing() -> Iterator[tuple[torch.UntypedStorage, Place]]:
-    """Storages that the program's own names lead to on the device that is here. What made them is not known."""
-    yield from ((each, Place()) for each in holders().storages)
+_PLAIN: Final = frozenset(
+    (str, bytes, int, float, complex, bool, type(None), ModuleType, BuiltinFunctionType, torch.device, torch.dtype)
+)
+"""Types of what holds no tensor; modules of Python are looked at one by one."""
 
 
 def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
@@ -52,7 +50,7 @@ def plain_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 class Holders:
     """``storages`` that were found, their names by address, and bytes and pieces of each name. ``bounded``: names of
     containers that drop their oldest. ``graphs``: nodes of the graph that made a tensor of that name. ``whole``: not
-    so where there are too many objects to look at.
+    so where there are too many objects to look at. ``places``: the lines that made storages, by address, if known.
     """
 
     storages: list[torch.UntypedStorage] = field(default_factory=list)
@@ -62,26 +60,27 @@ class Holders:
     bounded: set[str] = field(default_factory=set)
     graphs: Counter[str] = field(default_factory=Counter)
     whole: bool = True
+    places: dict[int, Place] = field(default_factory=dict)
 
 
 def holders() -> Holders:
     """Who holds which storage of the device that is here. What only libraries or native code hold is not found."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     found, seen = Holders(), set[int]()
-    tasks = deque(_roots())
+    tasks = deque(_holding(_roots()))
     while tasks and len(seen) < _MOST:
         name, value = tasks.popleft()
-        if isinstance(value, _PLAIN) or id(value) in seen:
+        if id(value) in seen:
             continue
         seen.add(id(value))
-        kind = type(value)
+        kind: type[object] = type(value)
         if issubclass(kind, torch.Tensor):
             _note(found, name, value, device)
         else:
             if kind is deque and value.maxlen is not None:
                 found.bounded.add(name)
             with suppress(Exception):  # of an object of the program's own
-                tasks.extend(_inside(name, value))
+                tasks.extend(_holding(_inside_of(kind)(name, value)))  # type: ignore[arg-type]
     found.whole = not tasks
     return found
 
@@ -166,21 +165,23 @@ def _note(found: Holders, name: str, tensor: torch.Tensor, device: str) -> None:
         found.graphs[name] = max(found.graphs[name], _nodes(tensor.grad_fn))
 
 
-def _inside(name: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """What an object of the program holds, each with its name: elements of containers have that of the container."""
-    for kinds, inside in _INSIDE:
-        if isinstance(value, kinds):
-            return inside(name, value)
-    return _attributes(name, value)
+def _holding(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Those that may lead to a tensor."""
+    return (pair for pair in pairs if type(pair[1]) not in _PLAIN)
+
+
+@cache
+def _inside_of(kind: type) -> Callable[[str, Any], Iterable[tuple[str, Any]]]:
+    """What tells what an object holds, each with its name: elements of containers have that of the container."""
+    return next((inside for kinds, inside in _INSIDE if issubclass(kind, kinds)), _attributes)
 
 
 def _of_module(name: str, module: nn.Module) -> Iterable[tuple[str, Any]]:
     """A module is the holder of all that is its own."""
-    yield from ((name, each) for each in (*module.parameters(), *module.buffers()))
     for key, each in list(vars(module).items()):
-        if key == "_modules":
-            yield from ((name, child) for child in each.values())
-        elif key not in ("_parameters", "_buffers"):
+        if key in ("_modules", "_parameters", "_buffers"):
+            yield from ((name, own) for own in each.values())
+        elif each or type(each) not in (dict, OrderedDict, set):  # a module has twelve empty ones, for hooks
             yield f"{name}.{key}", each
 
 

@@ -279,7 +279,7 @@ class Child:
         if not self.finder.has_trained and EVALUATION in phases:
             phases[EVALUATION] = replace(phases[EVALUATION], phase="other calls")
         missed = self._to_come() if self.finder.has_trained else None
-        memory = replace(memory, phases=tuple(phases.values()), missed=missed or memory.missed)
+        memory = replace(memory, phases=tuple(phases.values()), missed=missed or memory.missed, resident_bytes=0)
         run = replace(run, memory=memory, virtual=virtual, assumed=tuple(self.mode.answers), between=(), alike=())
         described = {"target": text} if (text := os.environ.get("ROOFLIGHT_STEP")) else {}
         kind = {} if self.mode.was_used() else {"device_kind": "cpu"}

@@ -6,7 +6,7 @@ import os
 import re
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from rooflight.records.account import Place
 from rooflight.records.record import Held, Owner, PhaseMemory
 from rooflight.roofline.memory.allocator import Allocator, Block
+from rooflight.sources.capture.holders import Holders
 from rooflight.sources.capture.run.callers import calling_place
 
 _MORE: Final = 1.005  # times the peak that was looked at last: the next one
@@ -59,12 +60,15 @@ class Memory:
         """Bytes that storages asked for, and how many those are."""
         return sum(each.nbytes for each in self._held.values()), len(self._held)
 
-    def standing(self) -> Iterator[tuple[torch.UntypedStorage, Place]]:
-        """What is alive, with the lines that made it."""
+    def standing(self) -> Holders:
+        """What is alive, with the lines that made it, and without names."""
+        found = Holders()
         for held in list(self._held.values()):
             storage = held()
             if storage is not None:
-                yield storage, held.where
+                found.storages.append(storage)
+                found.places[storage._cdata] = held.where
+        return found
 
     def _allocate(self, held: _Held, nbytes: int) -> None:
         held.block = self.allocator.allocate(nbytes) if nbytes else Block(0, 0, small=True)

@@ -18,7 +18,6 @@ from torch import nn
 from torch._C import DisableTorchFunction, _current_graph_task_id, is_grad_enabled
 from torch.optim import optimizer as torch_optimizer
 
-from rooflight.records.account import Place
 from rooflight.records.record import NO_OWNER, Direction, Owner, StorageKind
 from rooflight.records.session import (
     KEPT,
@@ -35,14 +34,14 @@ from rooflight.records.session import (
 )
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
-from rooflight.sources.capture.holders import holders, plain_parts
+from rooflight.sources.capture.holders import Holders, holders, plain_parts
 from rooflight.sources.capture.record.schemas import OpSchema, known_int
 from rooflight.sources.capture.record.signatures import spec_of, start_of, storage_of, tensors_in
 from rooflight.sources.capture.record.tape import Tape
 
 _TOO_MANY: Final = "There are over 100,000 objects: the holders of some memory are not known."
-Standing = Callable[[], Iterable[tuple[torch.UntypedStorage, Place]]]
-"""Storages that are there, each with the line that made it, where that is known."""
+Standing = Callable[[], Holders]
+"""Which storages are there, and whose they are, where that is known."""
 
 
 class _Reference(weakref.ref[torch.UntypedStorage]):
@@ -75,8 +74,9 @@ class LifetimeTape(Tape):
         self._local = array("i")
         self._returned: dict[Returned, None] = {}  # in order
         self._roots: Callable[[], Iterable[nn.Module]] = tuple
-        self._places: dict[int, Place] = {}  # by storage that stood: the line that made it
-        self._follows_all, self._all_held = False, True
+        self._stood: dict[int, Owner] = {}  # by storage that was there when the recording began
+        self._names_known = self._all_seen = True
+        self._follows_all = False
         self._with_grad = False
         self._switches = array("i")  # the records before which gradients were switched on, off, on, ...
         self._in_backward = False
@@ -90,9 +90,13 @@ class LifetimeTape(Tape):
         torch_optimizer.register_optimizer_step_pre_hook(self._before_step)
         self._note_modules(STOOD)
         self._follows_all = standing is not None
-        for storage, where in standing() if standing is not None else ():
-            number = self.storage_ids.get(storage._cdata)
-            self._places[self._begin(storage, STOOD) if number is None else number] = where
+        held = standing() if standing is not None else Holders()
+        self._names_known, self._all_seen = bool(held.names), held.whole
+        for storage in held.storages:
+            address = storage._cdata
+            number = self.storage_ids.get(address)
+            owner = Owner(holder=held.names.get(address, ""), where=held.places.get(address, NO_OWNER.where))
+            self._stood[self._begin(storage, STOOD) if number is None else number] = owner
 
     def remove(self) -> None:
         """Take the hooks out. They are searched for, since an interrupt may have lost their handles."""
@@ -218,8 +222,8 @@ class LifetimeTape(Tape):
         lifetimes = Lifetimes(
             kind=kind, made=made, freed=freed, local=local, owner=owner, owners=owners, returned=tuple(self._returned)
         )
-        cut = () if self._all_held else (_TOO_MANY,)
-        return replace(session, lifetimes=lifetimes, notes=(*session.notes, *cut))
+        notes = session.notes if self._all_seen else (*session.notes, _TOO_MANY)
+        return replace(session, lifetimes=lifetimes, notes=notes)
 
     def left(self) -> list[tuple[int, weakref.ref[torch.UntypedStorage]]]:
         """Storages that were made since the recording began, and are still there."""
@@ -227,19 +231,23 @@ class LifetimeTape(Tape):
         return [(number, each) for number, each in there if self._made[number] != STOOD]
 
     def _owners(self, count: int) -> tuple[Int32, tuple[Owner, ...]]:
-        """Who holds each storage now, as far as the program's own names tell."""
+        """Who holds each storage, as far as the program's own names tell: when the recording began or, where none were
+        asked for then, now.
+        """
         numbers = {NO_OWNER: 0}
         owner = np.zeros(count, dtype=np.int32)
         if not self._follows_all:
             return owner, tuple(numbers)
+        for number, known in self._stood.items():
+            owner[number] = numbers.setdefault(known, len(numbers))
+        if self._names_known:
+            return owner, tuple(numbers)
         held = holders()
-        names = held.names
-        self._all_held = held.whole
+        self._all_seen = held.whole
         for number, reference in self._references.items():
-            storage = reference()
-            name = names.get(reference.address, "") if storage is not None else ""
-            where = self._places.get(number, NO_OWNER.where)
-            owner[number] = numbers.setdefault(Owner(holder=name, where=where), len(numbers))
+            if reference() is not None and (name := held.names.get(reference.address)):
+                where = self._stood.get(number, NO_OWNER).where
+                owner[number] = numbers.setdefault(Owner(holder=name, where=where), len(numbers))
         return owner, tuple(numbers)
 
     # -- births and deaths -------------------------------------------------------------------------------------------

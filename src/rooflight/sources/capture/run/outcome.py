@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rooflight.hardware.machine.memory import host_memory
 from rooflight.records.measurement import Float64, Measurement
 from rooflight.records.record import ScriptMemory, StorageKind
 from rooflight.records.session import Int64, Session
@@ -74,9 +75,11 @@ def session_of(
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
     notes = (*session.notes, *finder.recorder.notes)
-    left = finder.recorder.left
+    process = host_memory()
+    left, memory = finder.recorder.left, ScriptMemory(resident_bytes=process.peak_bytes if process else 0)
     if left is not None and left.steps >= ENOUGH:
-        run = replace(run, memory=ScriptMemory(growth=left.grown, followed=left.steps))
+        memory = replace(memory, growth=left.grown, followed=left.steps)
+    run = replace(run, memory=memory)
     facts = {**session.environment, "target": script}
     session = replace(session, run=run, environment=facts, notes=notes, evaluation=_evaluation(finder))
     host = None

@@ -91,7 +91,7 @@ class Recorder:
     ) -> None:
         """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
         with uncollected():
-            from rooflight.sources.capture.holders import standing
+            from rooflight.sources.capture.holders import holders
             from rooflight.sources.capture.record.recorder import record
 
         self._kind, self._place, self._cycle, self._holds = kind, place, cycle, set()
@@ -101,7 +101,7 @@ class Recorder:
             times=True,
             compiled_eagerly="torch._dynamo" in sys.modules,
             on_error=self._fails,
-            standing=self.standing or standing,
+            standing=self.standing or holders,
         )
         try:
             recording.__enter__()
