@@ -16,7 +16,7 @@ from rooflight.records.session import KEPT, STOOD, Lifetimes, Session
 from rooflight.reporting.json import render_json
 from rooflight.reporting.markdown import render_markdown
 from rooflight.roofline.analysis import analyze
-from rooflight.roofline.memory.texts import sparkline
+from rooflight.roofline.memory.texts import memory_series, sparkline
 from rooflight.roofline.memory.use import BEFORE, UNSEEN, Alive, KindBytes, compiled_peak, memory_use
 from rooflight.roofline.tables.report import report_of
 
@@ -230,3 +230,24 @@ def test_a_million_records_do_not_take_long():
     use = memory_use(session)
     assert use.peak_bytes == 30
     assert len(use.timeline) == 200
+
+
+def test_a_custom_op_may_hold_a_copy_of_all_that_it_touches():
+    names = [op.name for op in STEP.signatures]
+    assert memory_use(STEP).inside_custom_ops_bytes == 0
+    custom = dataclasses.replace(
+        STEP, signatures=tuple(dataclasses.replace(op, name=f"mine::{op.name[6:]}") for op in STEP.signatures)
+    )
+    found = memory_use(custom)
+    touched = [sum(int(STEP.storage_bytes[each]) for each in (*op.reads, *op.writes)) for op in STEP.records]
+    assert found.inside_custom_ops_bytes == max(found.bytes_alive.sum(axis=1) + touched)
+    assert found.high_bytes == max(found.inside_custom_ops_bytes, found.reserved_bytes)
+    assert found.low_bytes == found.peak_bytes == 1330
+    assert all(name.startswith("aten::") for name in names)
+
+
+def test_the_picture_marks_phases():
+    (series,) = memory_series(memory_use(STEP))
+    assert [name for _, name in series.x.sections] == ["forward", "backward", "optimizer"]
+    begins = [begin for begin, _ in series.x.sections]
+    assert begins == sorted(begins)
