@@ -6,7 +6,8 @@ import os
 import re
 import weakref
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import torch
@@ -32,6 +33,14 @@ class _Held(weakref.ref[torch.UntypedStorage]):
     block: Block
 
 
+def parts_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors that hold the indices and values of a sparse one."""
+    names = ("_indices", "_values") if tensor.is_sparse else ("values", "crow_indices", "col_indices")
+    for name in names:
+        with suppress(RuntimeError):  # of blocks, or by columns
+            yield getattr(tensor, name)()
+
+
 class Memory:
     """Memory of fake storages on the device. ``phase`` names what the script does; of each phase the most is kept."""
 
@@ -48,6 +57,10 @@ class Memory:
     def hold(self, tensor: torch.Tensor | None) -> None:
         """The storage of a tensor is alive; one that is known already, or is not on the device, is left."""
         if not isinstance(tensor, FakeTensor) or tensor.fake_device.type != "cuda":
+            return
+        if tensor.layout is not torch.strided:
+            for each in parts_of(tensor):
+                self.hold(each)
             return
         key = _storage_id(tensor)
         if key not in self._held:

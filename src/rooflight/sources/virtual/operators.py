@@ -1,8 +1,10 @@
-"""Operators that a build with CUDA has kernels of, and a CPU build takes apart: autograd is to see them whole."""
+"""Kernels of a device that is not there: ops that come past the mode, and those that a CPU build takes apart."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -16,8 +18,9 @@ _SPLIT: Final = ("silu_backward", "mish_backward", "native_channel_shuffle", "_f
 
 
 def install(mode: VirtualMode) -> None:
-    """Register kernels that are never reached, since the mode answers before them; let LBFGS iterate as often as it
-    may, since it ends where numbers say so.
+    """Register kernels: some that are never reached, since the mode answers before them, so that autograd sees their ops
+    whole, and some that hand to the mode what C++ runs past it, as where it makes an index of a list. Let LBFGS iterate
+    as often as it may, since it ends where numbers say so.
     """
     begin = torch.optim.LBFGS.__init__
 
@@ -35,7 +38,35 @@ def install(mode: VirtualMode) -> None:
     for name, made in _SHAPES.items():
         if not has_kernel(f"aten::{name}", "Meta"):
             library.impl(name, made, "Meta")
+    for op in (torch.ops.aten.copy_.default, *_without_kernel()):
+        library.impl(op, partial(_handed, mode, op), "CUDA")
+    for packet in (torch.ops.aten._use_cudnn_ctc_loss, torch.ops.aten._use_miopen_ctc_loss):
+        for overload in packet.overloads():
+            library.impl(getattr(packet, overload), lambda *_: False, "CUDA")
     _KEPT.append(library)
+
+
+_running: Final = ContextVar[tuple[Any, ...]]("_running", default=())
+
+
+def _handed(mode: VirtualMode, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """What the mode makes of an op that came past it. Raises NotImplementedError where that leads here again."""
+    if op in _running.get():
+        raise NotImplementedError(f"{op} needs a GPU: torch has no rule for the shapes of its results")
+    token = _running.set((*_running.get(), op))
+    try:
+        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Python, False):
+            return mode.__torch_dispatch__(op, (), args, kwargs)
+    finally:
+        _running.reset(token)
+
+
+def _without_kernel() -> Iterator[Any]:
+    """Ops that the CPU has a kernel of and CUDA has not; those that autograd takes apart are left as they are."""
+    for full in torch._C._dispatch_get_registrations_for_dispatch_key("CPU"):
+        name, _, overload = full.removeprefix("aten::").partition(".")
+        if "::" not in name and not (has_kernel(full, "CUDA") or has_kernel(full, "CompositeImplicitAutograd")):
+            yield getattr(getattr(torch.ops.aten, name), overload or "default")
 
 
 def _never(*_: Any, **__: Any) -> Any:
@@ -52,6 +83,8 @@ def _wide(state: torch.Tensor, times: int) -> torch.Tensor:
 
 
 _SHAPES: Final[dict[str, Callable[..., Any]]] = {
+    "_sample_dirichlet": lambda tensor, *_: torch.empty_like(tensor),
+    "_dirichlet_grad": lambda tensor, *_: torch.empty_like(tensor),
     "batch_norm_stats": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_gather_stats_with_counts": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_elemt": lambda tensor, *_: torch.empty_like(tensor),
@@ -67,6 +100,6 @@ _SHAPES: Final[dict[str, Callable[..., Any]]] = {
     "_thnn_fused_lstm_cell_backward_impl": lambda _grad, _grad_cell, cell, *_: (
         _wide(cell, 4), torch.empty_like(cell), cell.new_empty(4 * cell.shape[1])),
 }  # fmt: skip
-"""Results of operators that torch describes for CUDA alone: those of SyncBatchNorm, and of cells of recurrent
+"""Results of operators that torch describes for devices alone: those of SyncBatchNorm, and of cells of recurrent
 networks, whose states are [batch, width].
 """

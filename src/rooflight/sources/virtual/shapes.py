@@ -17,9 +17,12 @@ from rooflight.sources.virtual.mode import VirtualMode
 
 def sized_by_values(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The result of an op whose shape depends on values. Raises RuntimeError for an op that is not known here."""
+    name = func._schema.name.split("::")[-1]
     with suppress(KeyError):
+        if name in _ON_BOTH:
+            raise KeyError
         return tree_map_only(torch.Tensor, partial(_held, mode, args[0].device), mode.of_known(func, args, kwargs))
-    make = _MAKERS.get(func._schema.name.split("::")[-1])
+    make = _MAKERS.get(name)
     if make is None:
         raise RuntimeError(f"what {func} makes depends on values that only a GPU would have")
     with mode.fake:
@@ -93,6 +96,14 @@ def _packed(mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> Any:
     return tensor.new_empty(sum(sizes), *tensor.shape[2:]), present
 
 
+def _ctc(_mode: VirtualMode, _func: Any, args: Any, _kwargs: Any) -> Any:
+    """The losses of logarithms [steps, batch, classes] for labels [batch, longest] or in a row, and what they keep."""
+    logs, labels = args[:2]
+    steps, batch = logs.shape[:2]
+    longest = labels.shape[-1] if labels.dim() > 1 else -(-labels.shape[0] // batch)
+    return logs.new_empty(batch), logs.new_empty(batch, steps, 2 * longest + 1)
+
+
 def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
     return mode.answers.truth("whether two tensors of the device are equal", likely=True)
 
@@ -100,5 +111,6 @@ def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
 _MAKERS: Final[dict[str, Callable[[VirtualMode, Any, Any, Any], Any]]] = {
     "nonzero": _nonzero, "index": _index, "masked_select": _masked_select, "_unique2": _unique, "unique_dim": _unique,
     "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount,
-    "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
+    "_ctc_loss": _ctc, "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
 }  # fmt: skip
+_ON_BOTH: Final = ("_pack_padded_sequence",)  # one of its results is the host's

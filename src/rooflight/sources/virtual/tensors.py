@@ -25,6 +25,7 @@ def install(mode: VirtualMode) -> None:
     """Set them, for the rest of the process."""
     for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, _lifted(getattr(owner, name)))
+    torch.jit._builtins._builtin_table = None  # TorchScript looks its functions up anew, those above among them
     FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     vars(sys.modules[FakeTensorMode.__module__])["init_gpu_context"] = lambda _: None  # makes a real one in torch 2.11
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
