@@ -436,7 +436,7 @@ if __name__ == "__main__":
             continue
         known[program] = {}
         for name, tensor in found.items():
-            value = mode.values.of(tensor) if type(tensor).__name__ == "FakeTensor" else tensor
+            value = mode.values.of(tensor) if isinstance(tensor, torch._subclasses.FakeTensor) else tensor
             shape = tuple(tensor.shape), tensor.stride()
             known[program][name] = shape, None if value is None else value.resolve_conj().resolve_neg().numpy()
     Path(sys.argv[1]).write_bytes(pickle.dumps(known))

@@ -56,7 +56,7 @@ class _OddError(Exception):
 class Facts:
     """What the schema of an op says, once."""
 
-    __slots__ = ("composite", "kind", "known", "name", "routed", "view", "written")
+    __slots__ = ("composite", "kind", "known", "name", "on_host", "routed", "view", "written")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
@@ -69,8 +69,9 @@ class Facts:
             if (each.alias_info is not None and each.alias_info.is_write) or place in _SILENT.get(name, ())
         ]
         self.view = any(given) and not self.written
-        valueless = torch.Tag.nondeterministic_seeded in func.tags or any(word in name for word in _VALUELESS)
-        self.known = func.namespace == "aten" and not self.view and not valueless and name not in _HEAVY
+        random = torch.Tag.nondeterministic_seeded in func.tags
+        self.on_host = func.namespace == "aten" and not self.view and not any(word in name for word in _VALUELESS)
+        self.known = self.on_host and not random and name not in _HEAVY
         self.routed = func in COMPOSITE_OPS
         self.composite = self.routed or is_composite(func)
         self.kind = ""
@@ -276,7 +277,9 @@ class VirtualMode(TorchDispatchMode):
         for each in results:
             if each is None:
                 continue
-            if type(each) is not FakeTensor or each.layout is not torch.strided or each.is_complex() or each.is_neg():
+            if not isinstance(each, FakeTensor) or each.layout is not torch.strided:
+                return
+            if each.is_complex() or each.is_neg():
                 return
             if kind == "new" and (_storage_id(each) in given or each.storage_offset()):
                 return
@@ -319,11 +322,14 @@ class VirtualMode(TorchDispatchMode):
         self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
         written: list[torch.Tensor], out: Any,
     ) -> None:  # fmt: skip
-        """Keep what the results hold where it is known; what an op wrote otherwise is unknown."""
-        if facts.known and self._can_run(facts, args, tensors):
-            results = _tensors((out,), {})
-            if all(map(is_small, results)) and self._run_known(func, args, kwargs, written, results):
-                return
+        """Keep what the results hold where it is known; what an op wrote otherwise is unknown. On the host all ops run
+        on what is known, on the device those that are cheap and not random.
+        """
+        results = _tensors((out,), {})
+        here = all(each.device.type == "cpu" for each in (*tensors, *results))
+        runs = (facts.known or (facts.on_host and here)) and all(map(is_small, results))
+        if runs and self._can_run(facts, args, tensors) and self._run_known(func, args, kwargs, written, results):
+            return
         for each in written:
             if isinstance(each, FakeTensor):
                 self.values.forget(each)
@@ -462,7 +468,7 @@ def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _describe(value: Any, key: list[Any]) -> None:
     kind = type(value)
-    if kind is FakeTensor:
+    if isinstance(value, FakeTensor):
         if value.constant is not None or value.dtype.is_complex or value.is_neg():
             raise _OddError
         key += value.shape, value.stride(), value.dtype, value.fake_device, value.storage_offset()

@@ -18,7 +18,7 @@ _SPLIT: Final = ("silu_backward", "mish_backward", "native_channel_shuffle", "_f
 
 
 def install(mode: VirtualMode) -> None:
-    """Register kernels: some that are never reached, since the mode answers before them, so that autograd sees their ops
+    """Register kernels: some that are never reached, since the mode answers before, so that autograd sees their ops
     whole, and some that hand to the mode what C++ runs past it, as where it makes an index of a list. Let LBFGS iterate
     as often as it may, since it ends where numbers say so.
     """

@@ -110,7 +110,7 @@ def _equal(mode: VirtualMode, _func: Any, _args: Any, _kwargs: Any) -> bool:
 
 _MAKERS: Final[dict[str, Callable[[VirtualMode, Any, Any, Any], Any]]] = {
     "nonzero": _nonzero, "index": _index, "masked_select": _masked_select, "_unique2": _unique, "unique_dim": _unique,
-    "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount,
-    "_ctc_loss": _ctc, "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
+    "_unique": _unique, "unique_consecutive": _unique, "bincount": _bincount, "_ctc_loss": _ctc,
+    "repeat_interleave": _repeat_interleave, "_pack_padded_sequence": _packed, "equal": _equal, "allclose": _equal,
 }  # fmt: skip
 _ON_BOTH: Final = ("_pack_padded_sequence",)  # one of its results is the host's

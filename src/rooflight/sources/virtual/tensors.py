@@ -6,7 +6,7 @@ import copy
 import sys
 import threading
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +15,31 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
+from torch.utils._device import _device_constructors
+from torch.utils._pytree import tree_map_only
 
 from rooflight.sources.capture.run.callers import calling_line
 from rooflight.sources.capture.run.hooks import when_imported
 from rooflight.sources.virtual.mode import PLAIN, VirtualMode
+from rooflight.sources.virtual.values import Values, is_small
 
 
 def install(mode: VirtualMode) -> None:
     """Set them, for the rest of the process."""
+    _device_constructors()  # torch remembers which functions a default device concerns
     for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, _lifted(getattr(owner, name)))
     torch.jit._builtins._builtin_table = None  # TorchScript looks its functions up anew, those above among them
     FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     vars(sys.modules[FakeTensorMode.__module__])["init_gpu_context"] = lambda _: None  # makes a real one in torch 2.11
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
-        kinds.append(FakeTensor)  # optimizers take them together, as on the device
+        kinds += [FakeTensor, FakeParameter]  # optimizers take them together, as on the device
     _leave_to_python(mode)
     _give_addresses(mode)
     _copy_storages()
     _make_parameters_fake(mode)
     _follow_data()
-    _move_modules()
+    _move_modules(mode)
     _keep_files(mode)
     _enter_threads(mode)
     # transformers takes another way where a tensor is fake than on the device
@@ -92,11 +96,32 @@ def _leave_to_python(mode: VirtualMode) -> None:
         mode.pins = True
         return self
 
+    def described(self: torch.Tensor, **_: Any) -> str:
+        known = mode.values.of(self)
+        what = "..." if known is None else repr(known).removeprefix("tensor(").removesuffix(")")
+        return f"tensor({what}, device='{self.device}', size={tuple(self.shape)})"
+
+    def reduced(self: torch.Tensor, _protocol: int) -> Any:
+        facts = tuple(self.shape), self.stride(), self.dtype, str(self.device)
+        return _made_again, (*facts, self.requires_grad, isinstance(self, nn.Parameter), mode.values.of(self))
+
+    FakeTensor.__reduce_ex__ = reduced  # type: ignore[method-assign]
+    FakeTensor.__copy__ = lambda self: self.data.requires_grad_(self.requires_grad)  # type: ignore[attr-defined]
+    FakeTensor.__repr__ = described  # type: ignore[method-assign, assignment]
     tensor.type = as_type
     tensor.__format__ = as_text
     tensor.record_stream = lambda _self, _stream: None
     tensor.pin_memory = pinned
     tensor.is_pinned = lambda _self, *_: True
+
+
+def _made_again(
+    size: Any, stride: Any, dtype: torch.dtype, device: str, requires_grad: bool, is_parameter: bool,
+    known: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    """What a fake tensor was pickled as."""
+    made = torch.empty_strided(size, stride, dtype=dtype, device=device) if known is None else known.to(device)
+    return nn.Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
 def _give_addresses(mode: VirtualMode) -> None:
@@ -123,7 +148,7 @@ def _copy_storages() -> None:
 
     @wraps(copied)
     def run(self: torch.Tensor, memo: dict[Any, Any]) -> Any:
-        if type(self) is not FakeTensor or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
+        if not isinstance(self, FakeTensor) or not self.is_leaf or id(self) in memo or self.layout is not torch.strided:
             return copied(self, memo)
         storage = self.untyped_storage()
         key = "storage", storage._cdata
@@ -131,9 +156,9 @@ def _copy_storages() -> None:
             if key not in memo:
                 size = (storage.nbytes() // self.element_size(),)
                 memo[key] = self.as_strided(size, (1,), 0).clone()
-            made = memo[id(self)] = (
-                memo[key].view(self.dtype).as_strided(self.shape, self.stride(), self.storage_offset())
-            )
+            view = memo[key].view(self.dtype).as_strided(self.shape, self.stride(), self.storage_offset())
+            made = memo[id(self)] = view.data  # no view, to torch
+            made.__class__ = type(self)
         if not isinstance(self, nn.Parameter):  # of a parameter torch copies none
             made.grad = copy.deepcopy(self.grad, memo)
         return made.requires_grad_(self.requires_grad)
@@ -148,20 +173,67 @@ def _make_parameters_fake(mode: VirtualMode) -> None:
 
     def make(cls: type, data: Any = None, requires_grad: bool = True) -> Any:
         if cls is kind and type(data) is torch.Tensor and data.device.type == "cpu" and data.numel():
-            data = mode.fake_of(data.detach())
-        return new(cls, data, requires_grad)
+            real, data = data.detach(), mode.fake_of(data.detach())
+            if is_small(real):  # what is the host's is real
+                mode.values.hold(data, real)
+        made = new(cls, data.detach() if isinstance(data, FakeParameter) else data, requires_grad)
+        if type(made) is FakeTensor:
+            made.__class__ = FakeParameter if cls is kind else _class_of(cls)
+        return made
 
     kind.__new__ = staticmethod(make)
+    as_subclass, make_subclass = torch.Tensor.as_subclass, torch.Tensor._make_subclass
+
+    def seen_as(self: torch.Tensor, cls: type) -> Any:
+        return as_subclass(self, cls) if not isinstance(self, FakeTensor) else _seen_as(self, cls)
+
+    def made_as(cls: type, data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(data, FakeTensor) or issubclass(cls, FakeTensor):
+            return make_subclass(cls, data, *args, **kwargs)
+        return _seen_as(data.detach(), cls).requires_grad_(bool(args and args[0]))
+
+    torch.Tensor.as_subclass = seen_as  # type: ignore[method-assign, assignment]
+    torch.Tensor._make_subclass = staticmethod(made_as)  # type: ignore[method-assign]
 
 
-def _move_modules() -> None:
+class FakeParameter(FakeTensor):
+    """A parameter, which its class makes others of, as ``type(p)(data)``."""
+
+    def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
+        """A parameter of other data."""
+        return nn.Parameter(data, requires_grad)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """It is made."""
+
+
+FakeParameter.__name__ = FakeParameter.__qualname__ = "Parameter"
+
+
+@cache
+def _class_of(kind: Any) -> type:
+    """A class of fake tensors that is a subclass of the script's own, too."""
+    function = kind.__torch_function__  # the fake tensor's comes before that of torch.Tensor
+    function = classmethod(getattr(function, "__func__", function))
+    return type(kind.__name__, (kind, FakeTensor), {"__torch_function__": function})
+
+
+def _seen_as(tensor: torch.Tensor, kind: Any) -> torch.Tensor:
+    if kind in (torch.Tensor, FakeTensor) or isinstance(tensor, kind):
+        return tensor
+    seen: torch.Tensor = tensor.view_as(tensor)
+    seen.__class__ = kind if issubclass(kind, FakeTensor) else _class_of(kind)
+    return seen
+
+
+def _move_modules(mode: VirtualMode) -> None:
     """Torch swaps fake parameters, which fails where anything refers to them: they are given new data instead."""
     module: Any = nn.Module
     apply = module._apply
 
     def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         mine = [*self._parameters.values(), *self._buffers.values()]
-        if any(each is not None and type(each) not in PLAIN for each in mine):
+        if any(each is not None and type(each) not in PLAIN and not isinstance(each, FakeTensor) for each in mine):
             moved: nn.Module = apply(self, fn, recurse)
             return moved
         if recurse:
@@ -169,7 +241,7 @@ def _move_modules() -> None:
                 child._apply(fn)
         for name, parameter in self._parameters.items():
             if parameter is not None:
-                self._parameters[name] = _moved(parameter, fn)
+                self._parameters[name] = _moved(parameter, fn, mode.values)
         for name, buffer in self._buffers.items():
             if buffer is not None:
                 self._buffers[name] = fn(buffer)
@@ -178,10 +250,12 @@ def _move_modules() -> None:
     module._apply = _apply
 
 
-def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor]) -> nn.Parameter:
+def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor], values: Values) -> nn.Parameter:
     with torch.no_grad():
         new = fn(parameter)
         gradient = fn(parameter.grad) if parameter.grad is not None else None
+    if isinstance(new, FakeTensor) and new.is_cuda and not parameter.is_cuda:
+        values.forget(new)
     if new is not parameter:
         if isinstance(parameter, FakeTensor) == isinstance(new, FakeTensor):
             parameter.data = new
@@ -214,17 +288,35 @@ def _keep_files(mode: VirtualMode) -> None:
     def path_of(file: Any) -> str:
         return str(Path(file).resolve()) if isinstance(file, str | Path) else f"id {id(file)}"
 
-    @wraps(torch.save)
-    def keep(obj: Any, f: Any, *_: Any, **__: Any) -> None:
+    save = torch.save
+
+    @wraps(save)
+    def keep(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if torch.is_storage(obj):  # as pickle does
+            save(obj, f, *args, **kwargs)
+            return
         mode.answers.note("a file of weights", "kept in memory, not written")
         saved[path_of(f)] = obj
 
     @wraps(load)
     def give(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        del map_location
+        where = torch.device(map_location) if isinstance(map_location, str | torch.device) else None
         if path_of(f) in saved:
-            return copy.copy(saved[path_of(f)])
-        return load(f, "cpu", *args, **kwargs)
+            found = copy.copy(saved[path_of(f)])
+            return found if where is None else tree_map_only(torch.Tensor, lambda each: each.to(where), found)
+        located: dict[int, str] = {}
+
+        def locate(storage: Any, place: str) -> Any:
+            located[storage._cdata] = place
+            return storage
+
+        def moved(each: torch.Tensor) -> torch.Tensor:
+            to_gpu = where is None and located.get(each.untyped_storage()._cdata, "").startswith("cuda")
+            return each.to("cuda" if to_gpu else where or "cpu")
+
+        to: Any = locate if map_location is None else "cpu"
+        found = load(f, to, *args, **kwargs)
+        return tree_map_only(torch.Tensor, moved, found)
 
     torch.save, torch.load = keep, give
 

@@ -433,7 +433,7 @@ def _calling(sources: Sequence[Source]) -> Iterator[None]:
 
 
 def _has_no_values(tensor: torch.Tensor) -> bool:
-    return tensor.is_meta or type(tensor) is FakeTensor
+    return tensor.is_meta or isinstance(tensor, FakeTensor)
 
 
 @contextmanager

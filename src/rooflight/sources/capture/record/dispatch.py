@@ -305,7 +305,7 @@ class DispatchSource(Source):
     def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """``.item()``. On the meta device there is no value: return True or 1, as for a mask that hides nothing."""
         tensor = args[0]
-        if type(tensor) is FakeTensor or tensor.device.type != "meta":
+        if isinstance(tensor, FakeTensor) or tensor.device.type != "meta":
             out = func(*args, **kwargs)
         else:
             out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
