@@ -147,6 +147,25 @@ def test_samples_are_thinned_and_still_stand_for_all_the_time(monkeypatch: pytes
     assert sum(line.seconds for line in found.lines) == pytest.approx(took[0], rel=0.3)
 
 
+def test_a_tick_while_samples_are_thinned_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 4)
+    sampler = Sampler(lambda: False, share=inf)
+    plain, nested = module.add, []
+
+    def ticking(one: int, other: int) -> int:
+        if not nested:  # a signal comes in the middle
+            nested.append(True)
+            sampler._take(("nested",), 1.0, 0.0, 0.0)
+        return plain(one, other)
+
+    monkeypatch.setattr(module, "add", ticking)
+    for _ in range(4):
+        sampler._take(("line",), 1.0, 0.0, 0.0)
+    seconds = np.array(sampler._samples).reshape(-1, module._WIDTH)[:, 2]
+    assert seconds.sum() == 5e9
+    assert len(seconds) == 3  # two pairs, and the one that came
+
+
 def test_evaluations_are_apart() -> None:
     evaluates = [False]
     took = []

@@ -237,7 +237,9 @@ def _nearest_change(memory: MemoryUse, gpus: int) -> str:
 def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     """Why nothing is said of the devices."""
     ended = f" and ended with exit code {run.exit_code}" if run.exit_code else ""
-    missing = next((each for each in run.assumed if each.answer == NOT_HERE), None)
+    error = run.virtual.error if run.virtual is not None else ""
+    absent = (each for each in run.assumed if each.answer == NOT_HERE)
+    missing = next((each for each in absent if not error or each.what.partition(",")[0] in error), None)
     if missing is not None and run.exit_code:
         return (
             f"{run.script} needs {missing.what} ({missing.where.at}): it{ended[4:]} before a step was found. "

@@ -309,10 +309,10 @@ def _type_of(name: str, dtype: torch.dtype) -> type:
             return isinstance(value, torch.Tensor) and value.is_cuda and value.dtype is dtype
 
     def make(_: type, *data: Any) -> torch.Tensor:
-        if len(data) == 1 and isinstance(data[0], list | tuple) and not isinstance(data[0], torch.Size):
-            return torch.tensor(data[0], dtype=dtype, device="cuda")
         if len(data) == 1 and isinstance(data[0], torch.Tensor):
             return data[0].to("cuda", dtype)
+        if len(data) == 1 and not isinstance(data[0], int | torch.Size):
+            return torch.tensor(data[0], dtype=dtype, device="cuda")
         return torch.empty(*data, dtype=dtype, device="cuda")
 
     return Kind(f"{name}Tensor", (), {"__new__": make, "__module__": "torch.cuda", "dtype": dtype, "is_cuda": True})

@@ -180,9 +180,8 @@ class VirtualMode(TorchDispatchMode):
         return known
 
     def was_used(self) -> bool:
-        """Whether something ran on the device."""
-        learnt = (made for kind, _, made in self._known.values() if kind != "written")
-        return any(each is not None and each[3].type == "cuda" for made in learnt for each in made)
+        """Whether something was on the device."""
+        return bool(self.memory.phases)
 
     # -- results
 

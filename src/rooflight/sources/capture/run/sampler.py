@@ -68,15 +68,14 @@ class Sampler:
             self._thin()
 
     def _thin(self) -> None:
-        """Every second sample stands for the one before it too."""
-        old, kept = self._samples, array("q")
-        for place in range(0, len(old), 2 * _WIDTH):
-            (_, _, *earlier), (at, number, *later) = (
-                old[place : place + _WIDTH],
-                old[place + _WIDTH : place + 2 * _WIDTH],
-            )
+        """Every second sample stands for the one before it too. A tick may come meanwhile, and take another."""
+        old, self._samples, kept = self._samples, array("q"), array("q")
+        pairs = len(old) - len(old) % (2 * _WIDTH)
+        for place in range(0, pairs, 2 * _WIDTH):
+            middle, end = place + _WIDTH, place + 2 * _WIDTH
+            (_, _, *earlier), (at, number, *later) = old[place:middle], old[middle:end]
             kept.extend((at, number, *map(add, earlier, later)))
-        self._samples = kept
+        self._samples = kept + old[pairs:] + self._samples
         self._ticks.slower()
 
     # -- afterwards
