@@ -27,14 +27,17 @@ class WhenImported(MetaPathFinder):
     """Calls ``then`` once, after the module ``name`` was imported for the first time."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
+        self._name, self._then, self._looks = name, then, False
 
     def find_spec(self, name: str, _path: Sequence[str] | None = None, _target: Any = None) -> ModuleSpec | None:
-        """As Python's own finders find it."""
-        if name != self._name:
+        """As Python's own finders find it. A script may look for it, too, before it imports it."""
+        if name != self._name or self._looks:
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec(name)
+        self._looks = True
+        try:
+            spec = find_spec(name)
+        finally:
+            self._looks = False
         loader: Any = spec.loader if spec is not None else None
         if loader is not None:
             run = loader.exec_module
@@ -42,7 +45,9 @@ class WhenImported(MetaPathFinder):
             def exec_module(module: ModuleType) -> None:
                 del loader.exec_module
                 run(module)
-                self._then()
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                    self._then()
 
             loader.exec_module = exec_module
         return spec
