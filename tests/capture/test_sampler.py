@@ -92,6 +92,25 @@ def test_ticks_go_on_where_a_look_at_the_thread_fails() -> None:
     assert len(looks) > 8
 
 
+def test_a_tick_within_a_tick_is_none() -> None:
+    # what a look frees may run code of its own, and parsing within parsing fails in Python 3.11
+    depths, depth = [], 0
+
+    def see(_: object) -> None:
+        nonlocal depth
+        depth += 1
+        depths.append(depth)
+        signal.raise_signal(signal.SIGURG)
+        depth -= 1
+
+    ticks = Ticks(see, lambda *_: None, 5e-3)
+    ticks.start()
+    busy(0.1)
+    ticks.stop()
+    assert len(depths) > 4
+    assert set(depths) == {1}
+
+
 def test_the_signal_is_as_before_and_nothing_ticks_afterwards() -> None:
     sampler = Sampler(lambda: False)
     sampler.start()

@@ -66,6 +66,7 @@ class Ticks:
         self._last, self._waited = [0.0, 0.0], 0.0
         with suppress(AttributeError):  # macOS has no clock of a thread: it then never sleeps
             self._clock = time.pthread_getcpuclockid(self.thread)
+        self._looks = False
         self._stop: threading.Event | None = None
         self._instead: threading.Thread | None = None
         self._switch_s = sys.getswitchinterval()
@@ -137,9 +138,14 @@ class Ticks:
         self._libc.timer_settime(self._timers[number], 0, ctypes.byref(every), None)
 
     def _tick(self, _: int, frame: FrameType | None) -> None:
-        if frame is not None and self._libc is not None:
+        if frame is None or self._libc is None or self._looks:  # a look frees objects, whose own code is interrupted
+            return
+        self._looks = True
+        try:
             with suppress(RecursionError, MemoryError):  # the program's, near its limit: one sample less
                 self._look(frame)
+        finally:
+            self._looks = False
 
     def _look(self, frame: FrameType) -> None:
         begin_s = self._ran_s()
