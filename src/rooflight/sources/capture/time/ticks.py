@@ -91,8 +91,8 @@ class Ticks:
         """Look no more; the program's own handler is back."""
         if self._stop is not None and self._instead is not None:
             self._stop.set()
+            self._instead.join(_MOST_S)  # it takes no sample while samples are read
             if self._hurry:
-                self._instead.join()
                 sys.setswitchinterval(self._switch_s)
             self._stop = None
         if self._libc is not None:
