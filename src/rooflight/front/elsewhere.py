@@ -245,12 +245,14 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
             f"{run.script} needs {missing.what} ({missing.where.at}): it{ended[4:]} before a step was found. "
             "Let it go another way where that import fails."
         )
-    if run.step is not None and not run.exit_code:
+    used = run.memory is not None and run.memory.phases
+    if run.step is not None and not run.exit_code and not used:
         names = " or ".join(device.name for device in devices)
         return f"{run.script} put nothing on the GPU: its steps run on the CPU, and would take no less on {names}."
     if run.virtual is not None and run.virtual.error:
         return f"No step was found in {run.script}, which{ended[4:]}: {run.virtual.error}."
-    return f"No step was found in {run.script}: it made {run.seen}{ended}."
+    seen = "found" if run.step is None else "recorded"
+    return f"No step was {seen} in {run.script}: it made {run.seen}{ended}."
 
 
 def _devices(rows: Sequence[OnDevice]) -> Table:

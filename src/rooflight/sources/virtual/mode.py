@@ -33,6 +33,7 @@ PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fak
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
+_DENSE: Final = frozenset({torch.strided, torch.jagged})
 _VALUELESS: Final = ("empty", "resize")  # beside what a generator makes
 _SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an op writes although its schema does not say so."""
@@ -127,7 +128,7 @@ class VirtualMode(TorchDispatchMode):
             finally:
                 inside.discard(thread)
             for each in _tensors((out,), {}):
-                self.memory.hold(each)
+                self.memory.hold(_dense(each))
             return out
 
         return run
@@ -168,6 +169,7 @@ class VirtualMode(TorchDispatchMode):
             device = kwargs.get("device")
             if device is None or torch.device(device).type != "cuda":
                 return func(*args, **self._unpinned(kwargs))
+        tensors = [_dense(each) for each in tensors]
         return self._run(func, facts, args, kwargs, tensors)
 
     def is_foreign(self, kind: type) -> bool:
@@ -245,7 +247,7 @@ class VirtualMode(TorchDispatchMode):
         """A fake tensor of the same strides on the same device."""
         if isinstance(tensor, FakeTensor):
             return tensor
-        if tensor.layout is not torch.strided or type(tensor) not in PLAIN:
+        if _dense(tensor).layout is not torch.strided or type(tensor) not in PLAIN:
             return self.fake.from_tensor(tensor, static_shapes=True)
         return self._new(tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -441,6 +443,13 @@ def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
         elif type(value) in (list, tuple):
             found += [each for each in value if isinstance(each, torch.Tensor)]
     return found
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor. Raises NotImplementedError of a sparse one, whose values would say how large it is."""
+    if tensor.layout not in _DENSE:
+        raise NotImplementedError("a virtual GPU has no sparse tensors: their size is in values")
+    return tensor
 
 
 def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:

@@ -31,6 +31,7 @@ def install(mode: VirtualMode) -> None:
             group["tolerance_grad"] = group["tolerance_change"] = -1
 
     torch.optim.LBFGS.__init__ = init  # type: ignore[method-assign]
+    vars(torch._meta_registrations)["rnn_cell_checkSizes"] = lambda *_: None  # fails of cells without biases
     library = torch.library.Library("aten", "IMPL")
     for name in _SPLIT:
         if hasattr(torch.ops.aten, name) and not has_kernel(f"aten::{name}", "CUDA"):
@@ -52,7 +53,11 @@ _running: Final = ContextVar[tuple[Any, ...]]("_running", default=())
 def _handed(mode: VirtualMode, op: Any, *args: Any, **kwargs: Any) -> Any:
     """What the mode makes of an op that came past it. Raises NotImplementedError where that leads here again."""
     if op in _running.get():
-        raise NotImplementedError(f"{op} needs a GPU: torch has no rule for the shapes of its results")
+        if not op._schema.returns:  # it writes in place
+            return None
+        if op._schema.name.endswith("_backward") and len(op._schema.returns) == 1:
+            return torch.empty_like(args[1])  # the gradient of what follows it
+        raise NotImplementedError(f"a virtual GPU cannot run {op}: torch has no rule for its results' shapes") from None
     token = _running.set((*_running.get(), op))
     try:
         with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.Python, False):
@@ -85,6 +90,10 @@ def _wide(state: torch.Tensor, times: int) -> torch.Tensor:
 _SHAPES: Final[dict[str, Callable[..., Any]]] = {
     "_sample_dirichlet": lambda tensor, *_: torch.empty_like(tensor),
     "_dirichlet_grad": lambda tensor, *_: torch.empty_like(tensor),
+    "geqrf": lambda tensor: (
+        torch.empty_like(tensor.mT, memory_format=torch.contiguous_format).mT,
+        tensor.new_empty(*tensor.shape[:-2], min(tensor.shape[-2:])),
+    ),
     "batch_norm_stats": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_gather_stats_with_counts": lambda tensor, *_: _statistics(tensor, 2),
     "batch_norm_elemt": lambda tensor, *_: torch.empty_like(tensor),

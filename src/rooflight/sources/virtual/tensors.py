@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable
 from functools import cache, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 from torch.utils._device import _device_constructors
@@ -22,6 +23,9 @@ from rooflight.sources.capture.run.callers import calling_line
 from rooflight.sources.capture.run.hooks import when_imported
 from rooflight.sources.virtual.mode import PLAIN, VirtualMode
 from rooflight.sources.virtual.values import Values, is_small
+
+_MOST_SHOWN: Final = 64
+_OURS: Final = (FakeTensor, UninitializedTensorMixin)
 
 
 def install(mode: VirtualMode) -> None:
@@ -98,7 +102,7 @@ def _leave_to_python(mode: VirtualMode) -> None:
 
     def described(self: torch.Tensor, **_: Any) -> str:
         known = mode.values.of(self)
-        what = "..." if known is None else repr(known).removeprefix("tensor(").removesuffix(")")
+        what = "..." if known is None or known.numel() > _MOST_SHOWN else str(known.tolist())  # no op: any may ask
         return f"tensor({what}, device='{self.device}', size={tuple(self.shape)})"
 
     def reduced(self: torch.Tensor, _protocol: int) -> Any:
@@ -190,7 +194,8 @@ def _make_parameters_fake(mode: VirtualMode) -> None:
     def made_as(cls: type, data: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if not isinstance(data, FakeTensor) or issubclass(cls, FakeTensor):
             return make_subclass(cls, data, *args, **kwargs)
-        return _seen_as(data.detach(), cls).requires_grad_(bool(args and args[0]))
+        with torch._C.DisableTorchFunctionSubclass():
+            return _seen_as(data.detach(), cls).requires_grad_(bool(args and args[0]))
 
     torch.Tensor.as_subclass = seen_as  # type: ignore[method-assign, assignment]
     torch.Tensor._make_subclass = staticmethod(made_as)  # type: ignore[method-assign]
@@ -215,7 +220,11 @@ def _class_of(kind: Any) -> type:
     """A class of fake tensors that is a subclass of the script's own, too."""
     function = kind.__torch_function__  # the fake tensor's comes before that of torch.Tensor
     function = classmethod(getattr(function, "__func__", function))
-    return type(kind.__name__, (kind, FakeTensor), {"__torch_function__": function})
+    own: dict[str, Any] = {"__torch_function__": function}
+    if issubclass(kind, UninitializedTensorMixin):  # of a lazy module: torch makes fake ones of it by their shape
+        own["shape"] = torch.Tensor.shape
+        own["cls_to_become"] = FakeParameter if issubclass(kind, nn.Parameter) else FakeTensor
+    return type(kind.__name__, (kind, FakeTensor), own)
 
 
 def _seen_as(tensor: torch.Tensor, kind: Any) -> torch.Tensor:
@@ -233,7 +242,7 @@ def _move_modules(mode: VirtualMode) -> None:
 
     def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
         mine = [*self._parameters.values(), *self._buffers.values()]
-        if any(each is not None and type(each) not in PLAIN and not isinstance(each, FakeTensor) for each in mine):
+        if any(each is not None and type(each) not in PLAIN and not isinstance(each, _OURS) for each in mine):
             moved: nn.Module = apply(self, fn, recurse)
             return moved
         if recurse:
@@ -251,6 +260,9 @@ def _move_modules(mode: VirtualMode) -> None:
 
 
 def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor], values: Values) -> nn.Parameter:
+    if isinstance(parameter, UninitializedParameter):  # whose gradient and shape may not be asked for
+        new, kind = fn(parameter), cast("Any", UninitializedParameter)
+        return cast("nn.Parameter", kind(parameter.requires_grad, new.device, new.dtype))
     with torch.no_grad():
         new = fn(parameter)
         gradient = fn(parameter.grad) if parameter.grad is not None else None
