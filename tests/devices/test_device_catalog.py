@@ -148,6 +148,14 @@ def test_an_ambiguous_name_lists_what_it_may_mean():
     assert "\n" not in str(error.value)
 
 
+def test_a_users_word_names_no_board_where_there_are_several() -> None:
+    with pytest.raises(ValueError, match='"H200" may be h200-nvl-141gb or h200-sxm-141gb'):
+        devices.get("H200")
+    assert devices.get("NVIDIA H200").name == "H200-SXM-141GB"  # what its driver prints
+    assert devices.find_by_torch_name("H200") == devices.get("NVIDIA H200")
+    assert devices.get("B200").name == "B200-SXM"
+
+
 def test_an_unknown_name_says_what_to_do_and_what_is_close():
     with pytest.raises(ValueError, match=r'unknown device "NVIDIA H300" \(close: .*h100.*\)') as error:
         devices.get("NVIDIA H300")

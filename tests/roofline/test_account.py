@@ -27,11 +27,12 @@ from rooflight.records.record import Direction
 from rooflight.records.session import Lifetimes, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, Within
 from rooflight.roofline.account.account import Account, Pieces
+from rooflight.roofline.account.batch import batch_of
 from rooflight.roofline.account.cut import seen_in
 from rooflight.roofline.account.times import Times
 from rooflight.roofline.analysis import Analysis, analyze
 from rooflight.roofline.tables.findings import answer, findings_facts
-from rooflight.roofline.tables.report import analysis_facts, batch_of
+from rooflight.roofline.tables.report import analysis_facts
 
 X = spec((8, 8))  # 256 B
 EXP, MM = op("aten::exp", {"self": X}, [X]), op("aten::mm", {"self": X, "mat2": X}, [X])
@@ -305,6 +306,8 @@ def test_a_training_step_says_its_samples_or_tokens_a_second() -> None:
     # 4 sequences of 16; 2 * 8 * 8 * 8 = 1,024 FLOPs in 2 s, of 1 TFLOP/s
     assert str(facts["throughput"]).startswith("64 tokens a step, 32 tokens/s, MFU <0.1%")
     assert batch_of(session_of([Call(op=MM)])) is None
+    forward = dict(analysis_facts(analyze(session_of(calls[:1], times=[[1.0]], walls=[2.0]), device())))
+    assert "throughput" not in forward
     image = Call(op=MM, module="layer", layer="Linear")
     assert batch_of(session_of([image, calls[1]])) == ("samples", 8)
 
@@ -348,3 +351,36 @@ def test_samples_are_those_of_the_input_before_layers_look_at_it_in_another_shap
     with rl.record(memory=True) as recording:
         net(torch.randn(4, 16, 32)).sum().backward()
     assert batch_of(recording.session) == ("samples", 4)
+
+
+def test_micro_batches_add_up() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(32, 8), torch.nn.Linear(8, 2))
+    with rl.record(memory=True) as recording:
+        for data in torch.randn(48, 32).split(16):
+            net(data).sum().backward()
+    assert batch_of(recording.session) == ("samples", 48)
+    words = torch.nn.Embedding(9, 4)
+    with rl.record(memory=True) as recording:
+        for _ in range(2):
+            words(torch.zeros(3, 5, dtype=torch.long)).sum().backward()
+    assert batch_of(recording.session) == ("tokens", 30)
+
+
+def test_what_a_generator_makes_is_no_batch_of_the_discriminator() -> None:
+    makes, judges = torch.nn.Linear(4, 32), torch.nn.Linear(32, 1)
+    with rl.record(memory=True) as recording:
+        judges(torch.randn(16, 32)).sum().backward()
+        fake = makes(torch.randn(16, 4))
+        judges(fake.detach()).sum().backward()
+        judges(fake).sum().backward()
+    assert batch_of(recording.session) == ("samples", 16)
+
+
+def test_a_cell_in_a_loop_has_one_batch() -> None:
+    cell = torch.nn.RNNCell(4, 8)
+    with rl.record(memory=True) as recording:
+        state = torch.zeros(3, 8)
+        for step in torch.randn(5, 3, 4):
+            state = cell(step, state)
+        state.sum().backward()
+    assert batch_of(recording.session) == ("samples", 3)

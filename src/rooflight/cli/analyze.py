@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -13,7 +13,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.options import Output
 from rooflight.cli.progress import running
-from rooflight.cli.run_on import Spread
+from rooflight.cli.run_on import Spread, SpreadOptions, devices_of
 from rooflight.front.options import DeviceOptions, PredictionOptions, ReadOn, RunOptions, TraceOptions
 from rooflight.records.options import Option
 
@@ -45,17 +45,6 @@ class MeasureOptions:
             raise ValueError(f"--{'' if self.measure else 'no-'}measure: {why}")
         if self.inputs is not None:
             raise ValueError(f"--inputs {self.inputs}: {why}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadOptions:
-    """How a step is spread over several devices."""
-
-    panel: ClassVar = "Device"
-    parallel: Annotated[
-        str | None,
-        Option("Spread the step over the GPUs of --device 8xNAME: ddp, fsdp, tp=8 or fsdp=4,tp=2.", "LAYOUT"),
-    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +102,14 @@ def analyze(
       rooflight analyze llama-3.1-405b --device H100-SXM5-80GB --step train
       rooflight analyze path/to/train.py:make_step --save run.session
       rooflight analyze path/to/problem.py --device B200-SXM
-      rooflight analyze run.session --device B200-SXM --json -
-      rooflight analyze gpt2 --step train --device A100-SXM4-80GB --predict
-      rooflight analyze gpt2 --step decode --device H100-SXM5-80GB --host 6e-6
-      rooflight analyze run.session --device H100-SXM5-80GB --precision fp8
+      rooflight analyze run.session --device B200-SXM --precision fp8 --json -
+      rooflight analyze gpt2 --step decode --device H100-SXM5-80GB --predict
       rooflight analyze decode.json.gz --capture capture.json.gz --model conf.json
       rooflight analyze rank0.session rank1.session
       rooflight analyze folder/of/traces --executor ray
       rooflight analyze snapshot.pickle run.session
       rooflight analyze gpt2 --step train --device 8xB200-SXM --parallel fsdp
+      rooflight analyze gpt2 --step train --device L4,B200-SXM --price L4=0.8
     """
     from rooflight.front.device import without_calibrating
     from rooflight.front.rank_traces import is_folder_of_traces, only_trace_in
@@ -129,7 +117,7 @@ def analyze(
     from rooflight.sources.traces.file.discovery import traces_in
 
     outputs = output.checked()
-    if (over := Spread.asked_by(target, device, spread.parallel)) is not None:
+    if (over := Spread.asked_by(target, device, spread)) is not None:
         _check(measured, trace, read_on, output, several=False)
         measured.refuse("no effect, the GPUs are not here")
         with running(outputs) as progress:
@@ -144,7 +132,8 @@ def analyze(
         target, notes = [alone], [f"Of {target[0]} the only trace was taken: {Path(alone).name}."]
     several = len(target) > 1 or is_folder_of_traces(target[0])
     _check(measured, trace, read_on, output, several=several)
-    asked = Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top)
+    asked = Asked(targets=target, run=run, device=device, prediction=prediction, trace=trace, top=output.top,
+                  price=spread.price)  # fmt: skip
     failed: list[Exception] = []
     with running(outputs) as progress, nullcontext() if output.calibrate else without_calibrating():
         report = (
@@ -184,6 +173,7 @@ class Asked:
     prediction: PredictionOptions
     trace: TraceOptions
     top: int
+    price: Sequence[str] = ()
 
     def of_ranks(self, read_on: ReadOn, progress: Callable[[str], None]) -> Report:
         """The report of all targets, which are ranks of one run."""
@@ -213,6 +203,7 @@ class Asked:
     ) -> Report:
         """The report; why the session could not be saved is added to ``failed``."""
         from rooflight.diagnosis.diagnose import diagnose
+        from rooflight.front.on_devices import prices_of, with_devices
         from rooflight.roofline.tables.report import report_of
 
         def saving(session: Session) -> None:
@@ -223,9 +214,16 @@ class Asked:
                 except OSError as error:  # the report is still worth having
                     failed.append(error)
 
-        analysis, more = self.analysis(measured, progress, saving)
+        name = self.device.device or ""
+        devices = devices_of(name) if "," in name else []
+        prices = prices_of(self.price, devices) if devices else {}
+        if self.price and not devices:
+            raise ValueError("--price: no effect on one device: name several, --device A100-SXM4-80GB,B200-SXM")
+        first = replace(self, device=replace(self.device, device=devices[0].name)) if devices else self
+        analysis, more = first.analysis(measured, progress, saving)
         progress("writing the report")
-        return report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))
+        report = report_of(analysis, top=self.top, notes=[*notes, *more], found=diagnose(analysis))
+        return with_devices(report, analysis.session, devices, prices) if devices else report
 
     def analysis(
         self,

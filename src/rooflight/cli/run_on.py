@@ -28,7 +28,27 @@ _NODE: Final = 8  # GPUs of a node, where there are more than that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ElsewhereOptions:
+class PriceOptions:
+    """What devices cost."""
+
+    price: Annotated[
+        tuple[str, ...], Option("Dollars an hour of one GPU: what tokens or samples cost is said.", "DEVICE=DOLLARS")
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpreadOptions(PriceOptions):
+    """How a step is spread over several devices."""
+
+    panel: ClassVar = "Device"
+    parallel: Annotated[
+        str | None,
+        Option("Spread the step over the GPUs of --device 8xNAME: ddp, fsdp, tp=8 or fsdp=4,tp=2.", "LAYOUT"),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElsewhereOptions(PriceOptions):
     """The devices that a script is to see, which are not in this machine."""
 
     panel: ClassVar = "Elsewhere"
@@ -43,7 +63,8 @@ class ElsewhereOptions:
 
     def refuse_without_on(self) -> None:
         """Raise ValueError for an option that has no effect here."""
-        for name, value in (("gpus", self.gpus != 1), ("nodes", self.nodes != 1), ("rank", self.rank)):
+        given = ("gpus", self.gpus != 1), ("nodes", self.nodes != 1), ("rank", self.rank), ("price", self.price)
+        for name, value in given:
             if value:
                 raise ValueError(f"--{name}: no effect without --on: start ranks that are here with torchrun")
 
@@ -66,9 +87,11 @@ class LaunchOn:
 
     def _run(self) -> int | None:
         from rooflight.front.elsewhere import record_elsewhere, report_elsewhere
+        from rooflight.front.on_devices import prices_of
 
         asked, watched = self.elsewhere, self.watched
         devices = devices_of(asked.on or "")
+        prices = prices_of(asked.price, devices)
         from rooflight.sources.capture.run.elsewhere import Program
 
         program = Program(target=self.target, arguments=tuple(self.arguments), module=self.module, skip=watched.skip,
@@ -77,7 +100,7 @@ class LaunchOn:
             program, devices, self.saved, gpus=asked.gpus, nodes=asked.nodes, rank=asked.rank, loud=sys.stderr.isatty()
         )
         sys.stdout = sys.stderr  # standard output is the script's
-        self.outputs.write(report_elsewhere(session, devices, str(self.saved)))
+        self.outputs.write(report_elsewhere(session, devices, str(self.saved), prices))
         return session.run.exit_code if session.run is not None else None
 
 
@@ -97,11 +120,12 @@ class Spread:
     gpus: int
     parallel: str
     mixed: bool
+    price: Sequence[str]
 
     @classmethod
-    def asked_by(cls, targets: Sequence[str], device: DeviceOptions, parallel: str | None) -> Spread | None:
+    def asked_by(cls, targets: Sequence[str], device: DeviceOptions, spread: SpreadOptions) -> Spread | None:
         """What the options ask for, None if that is nothing of the kind. Raises ValueError for what cannot be."""
-        several = _SEVERAL.fullmatch(device.device or "")
+        several, parallel = _SEVERAL.fullmatch(device.device or ""), spread.parallel
         mixed = device.precision == MIXED
         if several is None and parallel is None and not mixed:
             return None
@@ -123,13 +147,15 @@ class Spread:
         if isinstance(find_target(targets[0]), UserFunction | ProblemFile):
             raise ValueError(f"{targets[0]}: run a script of yours with rooflight run --on {name} --gpus {gpus}")
         Layout.read(parallel or "", gpus)
-        return cls(target=targets[0], device=name, gpus=gpus, parallel=parallel or "", mixed=mixed)
+        return cls(target=targets[0], device=name, gpus=gpus, parallel=parallel or "", mixed=mixed,
+                   price=spread.price)  # fmt: skip
 
     def report(self, run: RunOptions, save: Path | None, progress: Callable[[str], None]) -> Report:
         """Run it on virtual GPUs, and say what a step takes. Raises ValueError for options that cannot be."""
         from tempfile import TemporaryDirectory
 
         from rooflight.front.elsewhere import record_elsewhere, report_elsewhere
+        from rooflight.front.on_devices import prices_of
         from rooflight.sources.capture.run.elsewhere import Program
 
         if run.step in ("prefill", "decode"):
@@ -138,13 +164,14 @@ class Spread:
         program = Program(target="rooflight.sources.workloads.spread", arguments=tuple(self._words(run)), module=True,
                           skip=2 if "ddp" in self.parallel else 1)  # fmt: skip
         devices = devices_of(self.device)
+        prices = prices_of(self.price, devices)
         with TemporaryDirectory() as folder:
             saved = Path.cwd() / save if save else Path(folder) / "step.session"
             progress(f"recording a step on {self.gpus} x {self.device}, which are not here")
             session = record_elsewhere(program, devices, saved, gpus=self.gpus // nodes, nodes=nodes)
             if session.run is not None and session.run.step is None and session.run.exit_code:
                 raise ValueError(f"{self.target} could not be spread so: its error is above")
-            return report_elsewhere(session, devices, str(save or ""))
+            return report_elsewhere(session, devices, str(save or ""), prices)
 
     def _words(self, run: RunOptions) -> list[str]:
         given = {field.name: getattr(run, field.name) for field in fields(run)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,21 +14,20 @@ from msgspec import structs
 
 from rooflight.diagnosis.diagnose import diagnose
 from rooflight.front.device import find_device
+from rooflight.front.on_devices import NO_PRICES, devices_table, prices_of, ranking, rows_of
 from rooflight.front.sessions import analyze, predicted
 from rooflight.hardware.devices.spec import DeviceSpec
-from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.predictor import Predictor
 from rooflight.records.archive import load
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.record import EVALUATION, STEP
+from rooflight.records.record import STEP
 from rooflight.records.report import Cell, Report, Table, table
 from rooflight.records.session import Session
 from rooflight.records.timeline import Assumed, OnDevice, Run, StepKind, VirtualRun
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory.texts import during, growth_text, memory_shortage, missed_text
-from rooflight.roofline.memory.use import MemoryUse, compiled_peak
+from rooflight.roofline.memory.use import MemoryUse
 from rooflight.roofline.network import Collective
-from rooflight.roofline.predicted import Predicted, PredictedWall
 from rooflight.roofline.tables.findings import answer
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.tables.run import calls_of, in_brief
@@ -41,23 +40,24 @@ _SIGNALS: Final = {9: ", as where memory runs out", 11: ", as where it reads at 
 
 def run(
     script: str | Path, args: Sequence[str] = (), *, on: str | Sequence[str], gpus: int = 1, nodes: int = 1,
-    rank: int = 0, skip: int = 2, module: bool = False, save: str | Path | None = None,
+    rank: int = 0, skip: int = 2, module: bool = False, save: str | Path | None = None, price: Sequence[str] = (),
 ) -> Report:  # fmt: skip
     """Run a script, or a ``module``, that says ``cuda`` on GPUs that are not here, as ``rooflight run --on`` does, and
     report what one of its steps would take on each device of ``on``. It runs in a process of its own, with your rights.
 
     The step recorded is the one after ``skip`` others, on ``rank`` of ``gpus`` on each of ``nodes`` nodes. ``save``:
-    where the session is kept (``rl.load``).
+    where the session is kept (``rl.load``). ``price``: dollars an hour of one GPU, as ``H100-SXM5-80GB=2.5``.
 
-    Raises ValueError for devices and ranks that cannot be, RuntimeError for a script that left no session.
+    Raises ValueError for devices, prices and ranks that cannot be, RuntimeError for a script that left no session.
     """
     names = on.split(",") if isinstance(on, str) else on
     devices = [find_device(name.strip()) for name in names]
+    prices = prices_of(price, devices)
     program = Program(target=str(script), arguments=tuple(args), module=module, skip=skip)
     with TemporaryDirectory() as folder:
         saved = Path(save) if save is not None else Path(folder) / "run.session"
         session = record_elsewhere(program, devices, saved, gpus=gpus, nodes=nodes, rank=rank)
-    return report_elsewhere(session, devices, str(save or ""))
+    return report_elsewhere(session, devices, str(save or ""), prices)
 
 
 def record_elsewhere(
@@ -101,7 +101,9 @@ def _wait(command: Sequence[str]) -> int:
                 continue
 
 
-def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str) -> Report:
+def report_elsewhere(
+    session: Session, devices: Sequence[DeviceSpec], path: str, prices: Mapping[str, float] = NO_PRICES
+) -> Report:
     """The report of a session that ``rooflight run --on`` recorded, led by what its step takes on each device."""
     run = session.run
     assert run is not None
@@ -113,78 +115,21 @@ def report_elsewhere(session: Session, devices: Sequence[DeviceSpec], path: str)
         )
     predictor = Predictor()
     analyses = [predicted(analyze(session, device.name), predictor) for device in devices]
-    rows = tuple(row_of(each, run.virtual, predictor) for each in analyses)
+    rows = rows_of(analyses, run.virtual, predictor, prices)
     first = analyses[0].of(replace(session, run=replace(run, on=rows)))
     found = diagnose(first)
     report = in_brief(report_of(first, found=found), path, " --predict")
     assert report.brief is not None
-    tables = (_devices(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
+    tables = (devices_table(rows), *_exchange(first), *report.brief.tables, *_assumed(run.assumed))
     eagerly = "The account and the findings are of its ops one by one, as eager mode runs them."
     notes = (*[eagerly] * bool(rows[0].compiled_s), *report.brief.notes, *_notes(run, run.virtual))
     brief = replace(
         report.brief,
         tables=tables,
         notes=notes,
-        conclusion=f"{conclusion(run, rows, analyses)} {answer(found)}".strip(),
+        conclusion=" ".join(filter(None, (conclusion(run, rows, analyses), ranking(rows), answer(found)))),
     )
-    return replace(report, brief=brief, conclusion=brief.conclusion, tables=(_devices(rows), *report.tables))
-
-
-def row_of(analysis: Analysis, virtual: VirtualRun, predictor: Predictor) -> OnDevice:
-    """What a step takes on one device, and a batch of an evaluation."""
-    totals, memory, beside = analysis.totals, analysis.memory, _evaluation(analysis, predictor)
-    wall, peak, phase = _wall(analysis), memory.peak_bytes, memory.phase
-    gain = predicted_gain(analysis, "default") if virtual.compiled and totals.predicted else None
-    gain_beside = predicted_gain(beside, "default") if gain is not None and beside is not None else None
-    if gain is not None and memory.followed:
-        peaks = {each.phase: each.allocated_bytes for each in memory.phases}
-        peaks[STEP] = _compiled_peak(analysis, gain)
-        if beside is not None and gain_beside is not None:
-            peaks[EVALUATION] = _compiled_peak(beside, gain_beside)
-        phase = max(peaks, key=lambda name: peaks[name])
-        peak = peaks[phase]
-    wall_beside = _wall(beside) if beside is not None else None
-    eager_beside_s = wall_beside.time_s if wall_beside is not None else None
-    return OnDevice(
-        device=analysis.device.name,
-        gpus=virtual.gpus * virtual.nodes,
-        step_s=wall.time_s if wall else None,
-        step_low_s=wall.low_s if wall else None,
-        step_high_s=wall.high_s if wall else None,
-        compiled_s=gain.compiled_s if gain else None,
-        compiled_low_s=gain.eager_s / gain.speedup_high if gain else None,
-        compiled_high_s=gain.eager_s / gain.speedup_low if gain else None,
-        bound_s=_bound_s(analysis),
-        memory_bytes=peak,
-        eager_memory_bytes=memory.peak_bytes,
-        fits=memory.device_bytes is None or peak <= memory.device_bytes,
-        exchange_bytes=totals.bytes_sent,
-        phase=phase,
-        batch_factor=memory.batch_factor if gain is None else None,
-        evaluation_s=gain_beside.compiled_s if gain_beside else eager_beside_s,
-        evaluation_bound_s=_bound_s(beside) if beside else None,
-    )
-
-
-def _evaluation(analysis: Analysis, predictor: Predictor) -> Analysis | None:
-    session = analysis.session.evaluation
-    return predicted(analyze(session, analysis.device.name), predictor) if session is not None else None
-
-
-def _wall(analysis: Analysis) -> PredictedWall | Predicted | None:
-    return analysis.totals.predicted_wall or analysis.totals.predicted
-
-
-def _compiled_peak(analysis: Analysis, gain: Gain) -> int:
-    """Of one that is compiled: no more than its ops need one by one, no less than any code that computes the same."""
-    memory = analysis.memory
-    return min(memory.step_bytes, max(memory.compiled_least_bytes, compiled_peak(analysis.session, gain.work.stored)))
-
-
-def _bound_s(analysis: Analysis) -> float:
-    """Of ops one by one, or fused where they are compiled; what is exchanged may run beside the rest."""
-    exchange_s = sum(each.bound_s or 0.0 for each in analysis.communication.collectives)
-    return max(exchange_s, analysis.leading_bound[1] - exchange_s)
+    return replace(report, brief=brief, conclusion=brief.conclusion, tables=(devices_table(rows), *report.tables))
 
 
 def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis]) -> str:
@@ -196,7 +141,7 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
         why = f" {run.virtual.error}." if run.virtual and run.virtual.error else ""
         found = [f"{ended}: what follows is of a part of it.{why}"]
     for number, (row, analysis) in enumerate(zip(rows, analyses, strict=True)):
-        time_s = row.compiled_s or row.step_s
+        time_s = row.time_s
         many = f"{row.gpus} " if row.gpus > 1 else ""
         bound = f"at least {Quantity(row.bound_s, 's')}"
         how = "compiled " if row.compiled_s else ""
@@ -253,42 +198,6 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
         return f"No step was found in {run.script}, which{ended[4:]}: {run.virtual.error}."
     seen = "found" if run.step is None else "recorded"
     return f"No step was {seen} in {run.script}: it made {run.seen}{ended}."
-
-
-def _devices(rows: Sequence[OnDevice]) -> Table:
-    compiled = (
-        ("compiled", "s", lambda row: row.compiled_s),
-        ("90 % compiled", "", lambda row: _between(row.compiled_low_s, row.compiled_high_s)),
-    )
-    beside = any(row.evaluation_s for row in rows)
-    return table(
-        "on",
-        "On devices that are not here",
-        rows,
-        ("device", "", lambda row: f"{row.gpus} × {row.device}" if row.gpus > 1 else row.device),
-        *(compiled if any(row.compiled_s for row in rows) else ()),
-        ("eager", "s", lambda row: row.step_s),
-        ("90 %", "", lambda row: _between(row.step_low_s, row.step_high_s)),
-        ("bound", "s", lambda row: row.bound_s),
-        ("memory", "B", lambda row: row.memory_bytes),
-        ("fits", "", lambda row: "yes" if row.fits else "no"),
-        *(
-            (("batch that fits", "", lambda row: _times(row.batch_factor)),)
-            if any(row.batch_factor for row in rows)
-            else ()
-        ),
-        ("sent", "B", lambda row: row.exchange_bytes or None),
-        *((("evaluation", "s", lambda row: row.evaluation_s),) if beside else ()),
-        note="evaluation: a batch of it." if beside else "",
-    )
-
-
-def _times(factor: float | None) -> str | None:
-    return None if factor is None else f"{factor:.3g} times"
-
-
-def _between(low_s: float | None, high_s: float | None) -> str | None:
-    return None if low_s is None or high_s is None else f"{Quantity(low_s, 's')} to {Quantity(high_s, 's')}"
 
 
 def _exchange(analysis: Analysis) -> Iterator[Table]:

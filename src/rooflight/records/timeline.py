@@ -416,8 +416,12 @@ class OnDevice:
     """A step on ``gpus`` of a device: predicted eager and compiled, each nine times in ten from low to high; its bound,
     fused where the program is compiled. ``memory_bytes`` is the peak of one GPU, in ``phase``, predicted where the
     program is compiled, ``eager_memory_bytes`` that of its ops one by one, and ``exchange_bytes`` what it sends.
-    ``batch_factor``: how many times the step's batch fits, where the program is not compiled.
+    ``batch_factor``: how many times the step's batch fits, where the program is not compiled; ``largest_batch`` is
+    that, in samples or tokens of one GPU.
     ``evaluation_s`` and ``evaluation_bound_s`` are of a batch of an evaluation beside the steps, if one was recorded.
+
+    ``tokens_per_s`` or ``samples_per_s`` are of all GPUs, None where ranks may share a batch. ``mfu``: matrix FLOPs by
+    the peak of their format. Both are of ``time_s``. ``price_per_hour``: of one GPU, in dollars, as the user says.
     """
 
     device: str
@@ -437,6 +441,24 @@ class OnDevice:
     batch_factor: float | None = None
     evaluation_s: float | None = None
     evaluation_bound_s: float | None = None
+    tokens_per_s: float | None = None
+    samples_per_s: float | None = None
+    mfu: float | None = None
+    largest_batch: int | None = None
+    price_per_hour: float | None = None
+    dollars_per_million_tokens: float | None = None
+    dollars_per_million_samples: float | None = None
+
+    @property
+    def time_s(self) -> float | None:
+        """Of a step as the program runs it: compiled where it is."""
+        return self.compiled_s or self.step_s
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """Of tokens or samples, whichever a step is given."""
+        tokens = self.dollars_per_million_tokens
+        return self.dollars_per_million_samples if tokens is None else tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,12 +25,12 @@ def datasheet(name: str) -> DeviceSpec:
     """
     if name.lower().endswith(".toml"):
         return _load(Path(name))
-    spec = find_by_torch_name(name)
-    if spec is not None:
-        return spec
     files = _files()
     beginning = _slug(name) + "-"
     candidates = [stem for stem in sorted(files) if stem.startswith(beginning)]
+    spec = _called(name) or (find_by_torch_name(name) if len(candidates) < 2 else None)  # "H200" is not "NVIDIA H200"
+    if spec is not None:
+        return spec
     if not candidates:
         raise ValueError(_unknown(name, sorted(files)))
     if len(candidates) > 1:
@@ -43,17 +43,23 @@ def find_by_torch_name(text: str) -> DeviceSpec | None:
 
     The whole name must agree: a "4090 Laptop GPU", an "A800" and a MIG slice are not the parts they resemble.
     """
+    if (exact := _called(text)) is not None:
+        return exact
     files = _likely_first(_key(text))
-    squeezed = _squeezed(text)
-    for path in files:
-        spec = _load(path)
-        if squeezed in map(_squeezed, (path.stem, spec.name, *spec.match)):
-            return spec
     # without the vendor's words what a driver prints goes first: for "Instinct MI250X" that is one of its two halves
     for spoken in (lambda spec: spec.match, lambda spec: (spec.name,)):
         for path in files:
             if _key(text) in map(_key, spoken(_load(path))):
                 return _load(path)
+    return None
+
+
+def _called(text: str) -> DeviceSpec | None:
+    squeezed = _squeezed(text)
+    for path in _likely_first(_key(text)):
+        spec = _load(path)
+        if squeezed in map(_squeezed, (path.stem, spec.name, *spec.match)):
+            return spec
     return None
 
 

@@ -13,11 +13,11 @@ from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.account import IDLE, WORDS
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.record import OF_MODULES, Direction
+from rooflight.records.record import Direction
 from rooflight.records.report import Cell, Report
-from rooflight.records.session import AS_KERNELS, COMPILED, DECODED, Session
-from rooflight.records.tensor import TensorSpec
+from rooflight.records.session import AS_KERNELS, COMPILED, DECODED
 from rooflight.roofline.account.accounted import Accounted
+from rooflight.roofline.account.batch import batch_of, matrix_share
 from rooflight.roofline.bound import Limiter
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.groups import plain_name, seconds_by
@@ -100,57 +100,14 @@ def _token_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
 def _training_facts(analysis: Accounted) -> Iterable[tuple[str, Cell]]:
     """Of a step that trains: tokens or samples a second, and the share of the matrix peak that its products reach."""
     account, found = analysis.account, batch_of(analysis.session)
-    if account.source == "bound" or found is None or not account.wall_s:
+    trains = (analysis.session.columns.direction == Direction.BACKWARD).any()
+    if account.source == "bound" or found is None or not account.wall_s or not trains:
         return
     unit, count = found
     text = f"{count:,} {unit} a step, {count / account.wall_s:,.4g} {unit}/s"
-    peaks = [analysis.device.matrix_peak(name) for name in analysis.matrix_formats]
-    if len(peaks) == 1 and peaks[0]:
-        text += f", MFU {percent(analysis.totals.matrix_flops / account.wall_s / peaks[0])}"
+    share = matrix_share(analysis, account.wall_s)
+    text += "" if share is None else f", MFU {percent(share)}"
     yield "throughput", f"{text} ({account.source})"
-
-
-def batch_of(session: Session) -> tuple[str, int] | None:
-    """What a training step is given: samples, the first dimension of the first tensor that a module works on, or
-    tokens, the first two of an integer one; None of a step that does not train, and where no module is known.
-    """
-    columns, directions = session.columns, session.columns.direction
-    if not (directions == Direction.BACKWARD).any():
-        return None
-    known = np.array([bool(module.path or module.class_name) for module in session.modules], dtype=np.bool_)
-    inside = np.flatnonzero(session.counted & (directions == Direction.FORWARD) & known[columns.module])
-    if not len(inside):
-        return None
-    first = inside[:_FIRST_RECORDS].tolist()
-    reader = next((record for record in first if _given(session, record)), None)
-    tensors = _given(session, reader) if reader is not None else ()
-    tensor = next((each for each in tensors if each.dtype in _INTEGERS), next(iter(tensors), None))
-    if tensor is None or not tensor.shape:
-        return None
-    for record in reversed(first[: first.index(reader)]):  # layers look at it in another shape first
-        view = session.signatures[int(columns.signature[record])]
-        if view.name in _RESHAPED and view.outputs[0].shape == tensor.shape and view.inputs[0].shape:
-            tensor = view.inputs[0]
-    if tensor.dtype in _INTEGERS and len(tensor.shape) > 1:
-        return "tokens", tensor.shape[0] * tensor.shape[1]
-    return "samples", tensor.shape[0]
-
-
-_INTEGERS: Final = ("int64", "int32")
-_FIRST_RECORDS: Final = 32
-_RESHAPED: Final = ("aten::view", "aten::_unsafe_view", "aten::reshape", "aten::unsqueeze", "aten::squeeze")
-
-
-def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:
-    """The tensors that a record reads, without parameters where these are known."""
-    columns, tensors = session.columns, session.signatures[int(session.columns.signature[record])].inputs
-    if session.lifetimes is None:
-        return tensors
-    ids = columns.read_ids[columns.read_offsets[record] : columns.read_offsets[record + 1]]
-    kinds = session.lifetimes.kind[ids].tolist()
-    if len(kinds) != len(tensors):
-        return ()
-    return tuple(each for each, kind in zip(tensors, kinds, strict=True) if kind not in OF_MODULES)
 
 
 def token_time(time_s: float, tokens: int) -> str:

@@ -113,9 +113,9 @@ class Steps:
         """
         sizes, seconds = self.sizes(), self.seconds()
 
-        def total_s(size: tuple[int, int, int]) -> float:  # the first steps take longer, and so do recorded ones
+        def total_s(size: tuple[int, int, int]) -> float:  # the first steps take longer, and those that are disturbed
             mine = seconds[[each == size for each in sizes]]
-            return float(np.median(mine)) * len(mine)
+            return float(mine.min()) * len(mine)
 
         longest = max(set(sizes), key=total_s)
         if place < len(sizes) and sizes[place] == longest:
