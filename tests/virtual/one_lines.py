@@ -246,6 +246,26 @@ torch.set_grad_enabled(True).__class__.__name__
 torch.inference_mode()(lambda: (x + 1).is_inference())()
 torch.no_grad()(lambda: (x + 1).requires_grad)()
 anomaly()
+nn.Conv2d(3, 6, 3).to(D).to(memory_format=torch.channels_last)(torch.rand(2, 3, 8, 8, device=D).to(memory_format=torch.channels_last)).stride()
+nn.Conv2d(4, 8, 3, groups=2).to(D)(torch.rand(2, 4, 8, 8, device=D)).stride()
+nn.CTCLoss(zero_infinity=True)(torch.randn(10, 2, 6, device=D).log_softmax(-1), torch.randint(1, 6, (2, 4), device=D), torch.tensor([10, 9]), torch.tensor([4, 3])).shape
+padded_again()
+sorted(torch.compile(nn.Linear(5, 2).to(D)).state_dict())
+torch.Generator(device=D).manual_seed(3).device.type == D
+on_disk()
+[type(torch.load(io.BytesIO(as_file({"x": x}).getvalue()), map_location=where)["x"]).__name__ for where in (D, "cpu", torch.device("cpu"), {"cuda:0": "cpu"}, None)]
+torch.load(as_file({"x": x}), map_location=lambda storage, place: storage)["x"].device.type
+refuses_globals()
+torch.zeros(3).is_pinned(), torch.zeros(3, device=D).is_contiguous()
+torch.nested.nested_tensor([torch.zeros(3, 4), torch.zeros(5, 4)], layout=torch.jagged, device=D).values().shape
+encoder_with_mask()
+x[:1].expand(4, 8).add_(1)
+x.t().view(-1)
+x.is_set_to(x), x.is_set_to(x.clone())
+[v.shape for v in torch.func.jvp(torch.sin, (x,), (torch.ones_like(x),))]
+torch.jit.script(nn.Sequential(nn.Linear(8, 2), nn.ReLU()).to(D))(x).shape
+torch.func.stack_module_state([nn.Linear(2, 2).to(D) for _ in range(3)])[0]["weight"].shape
+"grad_fn" in repr((x.requires_grad_() * 2).sum())
 '''
 class Tagged(torch.Tensor): pass
 class TaggedParameter(nn.Parameter): pass
@@ -269,6 +289,23 @@ def hooked(m, x):
     m(x.clone().requires_grad_()).sum().backward(); return seen
 def grad_hooked(x):
     seen = []; y = x.clone().requires_grad_(); y.register_hook(lambda g: seen.append(g.shape)); y.sin().sum().backward(); return seen, y.grad.shape
+def padded_again():
+    p = nn.utils.rnn.pack_padded_sequence(torch.rand(2, 6, 8).to(D), torch.tensor([4, 6]), batch_first=True, enforce_sorted=False)
+    y, n = nn.utils.rnn.pad_packed_sequence(nn.LSTM(8, 3, batch_first=True).to(D)(p)[0], batch_first=True); return y.shape, n.tolist()
+def as_file(obj):
+    b = io.BytesIO(); torch.save(obj, b); b.seek(0); return b
+def on_disk():
+    with tempfile.TemporaryDirectory() as f:
+        torch.save(nn.Linear(3, 2).to(D).state_dict(), f + "/a.tmp"); os.replace(f + "/a.tmp", f + "/a.pt")
+        return os.listdir(f), nn.Linear(3, 2).to(D).load_state_dict(torch.load(f + "/a.pt", weights_only=True)).__class__.__name__
+class Options:
+    lr = 1
+def refuses_globals():
+    try: torch.load(as_file({"o": Options(), "x": torch.zeros(2, device=D)}), weights_only=True)
+    except Exception as e: return type(e).__name__
+def encoder_with_mask():
+    e = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 1).to(D).eval()
+    with torch.no_grad(): return e(torch.randn(2, 5, 8).to(D), src_key_padding_mask=torch.tensor([[False, True, False, False, False]] * 2, device=D)).shape
 def with_grad():
     m = nn.Linear(8, 2).to(D); m(torch.ones(1, 8, device=D)).sum().backward(); return m
 def host_linear():

@@ -7,7 +7,7 @@ from test_unedited_scripts import H100, SCRIPTS, calls_of, recorded_on
 
 import rooflight as rl
 from rooflight.costs.registry import cost_of
-from rooflight.front.elsewhere import row_of
+from rooflight.front.on_devices import row_of
 from rooflight.front.sessions import predicted
 from rooflight.prediction.predictor import Predictor
 

@@ -93,14 +93,15 @@ class Launch:
         script, folder = self.watched.script, Path(self.watched.folder)
         if watch.finder is None or watch.broken:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
-            watch.say(f"{script} {why}: there is nothing to report")
+            watch.say(f"{script} {why}: there is nothing to report{'; ' * bool(watch.error)}{watch.error}")
             return
         from rooflight.sources.capture.run.children import with_parts
         from rooflight.sources.capture.run.outcome import session_of
         from rooflight.sources.traces.live import with_window
 
         others = watch.bystander.others() if watch.bystander is not None and "RANK" not in self.environment else None
-        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others, watch.sampler, folder)
+        session = session_of(watch.finder, script, watch.exit_code, self.watched.steps, others, watch.sampler, folder,
+                             watch.error)  # fmt: skip
         if watch.forks and session.run is not None and session.run.step is None:
             self.watched.end()
             children = count_of(watch.forks, "child", "children")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final
 
 import typer
 
@@ -15,6 +15,12 @@ from rooflight.records.options import Option
 
 if TYPE_CHECKING:
     from rooflight.records.timeline import StepKind
+
+_STARTERS: Final = {
+    "python": "", "torchrun": "-m torch.distributed.run", "accelerate": "-m accelerate.commands.accelerate_cli",
+    "deepspeed": "-m torch.distributed.run --nproc-per-node N",
+}  # fmt: skip
+"""Programs that start a script, and how it is run instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +97,7 @@ def run(
     if not module and Path(target).is_dir():
         raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
     if not module and not Path(target).is_file():
-        raise FileNotFoundError(f"no script {target}")
+        raise FileNotFoundError(f"no script {target}{_instead_of(target, arguments)}")
     watched, saved = prepared(target, module=module, skip=step.skip, steps=step.steps, only=only, named=named)
     saved = Path.cwd() / output.save if output.save else saved
     if elsewhere.on is not None:
@@ -101,6 +107,12 @@ def run(
     return Launch(
         target=target, arguments=arguments, module=module, watched=watched, saved=saved, outputs=_words(output)
     )
+
+
+def _instead_of(target: str, arguments: list[str]) -> str:
+    """What is meant by the name of a program that starts scripts."""
+    found = _STARTERS.get("python" if target.startswith("python") else target)
+    return "" if found is None else f": say rooflight run {' '.join(filter(None, (found, *arguments)))}"
 
 
 def _words(output: Output) -> list[str]:

@@ -138,7 +138,7 @@ def conclusion(run: Run, rows: Sequence[OnDevice], analyses: Sequence[Analysis])
     found = [f"A step is {calls_of(run.step)} ({run.step.at})."] if run.step.at else []
     if run.exit_code and run.step.count == 1 and run.step.kind in (StepKind.MODULE, StepKind.BACKWARD):
         ended = f"{run.script} ended with exit code {run.exit_code} in its first step"
-        why = f" {run.virtual.error}." if run.virtual and run.virtual.error else ""
+        why = f" {run.error}." if run.error else ""
         found = [f"{ended}: what follows is of a part of it.{why}"]
     for number, (row, analysis) in enumerate(zip(rows, analyses, strict=True)):
         time_s = row.time_s
@@ -182,9 +182,8 @@ def _nearest_change(memory: MemoryUse, gpus: int) -> str:
 def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     """Why nothing is said of the devices."""
     ended = f" and ended with exit code {run.exit_code}" if run.exit_code else ""
-    error = run.virtual.error if run.virtual is not None else ""
     absent = (each for each in run.assumed if each.answer == NOT_HERE)
-    missing = next((each for each in absent if not error or each.what.partition(",")[0] in error), None)
+    missing = next((each for each in absent if each.what.partition(",")[0] in (run.error or each.what)), None)
     if missing is not None and run.exit_code:
         return (
             f"{run.script} needs {missing.what} ({missing.where.at}): it{ended[4:]} before a step was found. "
@@ -194,8 +193,8 @@ def _nothing(run: Run, devices: Sequence[DeviceSpec]) -> str:
     if run.step is not None and not run.exit_code and not used:
         names = " or ".join(device.name for device in devices)
         return f"{run.script} put nothing on the GPU: its steps run on the CPU, and would take no less on {names}."
-    if run.virtual is not None and run.virtual.error:
-        return f"No step was found in {run.script}, which{ended[4:]}: {run.virtual.error}."
+    if run.error:
+        return f"No step was found in {run.script}, which{ended[4:]}: {run.error}."
     seen = "found" if run.step is None else "recorded"
     return f"No step was {seen} in {run.script}: it made {run.seen}{ended}."
 

@@ -464,8 +464,7 @@ class OnDevice:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
     """A run for ``devices``, of which there were none: the first is what the script saw, ``gpus`` of them on each of
-    ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``. ``error``: why
-    the script ended, with its line.
+    ``nodes`` nodes, of which ``rank`` was recorded. ``compiled`` counts the calls of ``torch.compile``.
     """
 
     devices: tuple[str, ...]
@@ -473,20 +472,20 @@ class VirtualRun:
     nodes: int
     rank: int
     compiled: int
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run of ``script``. ``step`` is None where none was found; ``seen`` then says what was. ``alike`` has the sizes
-    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known. Of a run
-    without a step all of it is ``between``, named ``run``. ``virtual``: on which
+    of steps, the most frequent first. ``exit_code`` is the script's, None if it is not known, and ``error`` what ended
+    it, with its line. Of a run without a step all of it is ``between``, named ``run``. ``virtual``: on which
     devices that were not there it ran; ``on`` is what was found of each, ``assumed`` what was answered for them.
     ``memory``: what the script held, where that was followed.
     """
 
     script: str
     exit_code: int | None
+    error: str = ""
     step: RunStep | None = None
     between: tuple[Between, ...] = ()
     alike: tuple[SameSteps, ...] = ()

@@ -50,7 +50,7 @@ def run_facts(run: Run | None) -> Iterable[tuple[str, Cell]]:
         terms = " + ".join(f"{name} {Quantity(seconds, 's')}" for name, seconds in parts)
         yield "mean iteration", f"{terms} = {Quantity(whole_s, 's')}"
     if run.exit_code:
-        yield "exit code", str(run.exit_code)
+        yield "exit code", f"{run.exit_code}{f' ({run.error})' if run.error else ''}"
 
 
 def _timed_s(sizes: Iterable[SameSteps]) -> float:
@@ -89,6 +89,8 @@ def of_script(run: Run | None, verdict: str, *, brief: bool = False) -> str:
     if run.step is None:
         name = "Name one by --step function:FILE:NAME, or by rooflight.phase around it."
         took = f" The account is of the whole run. {verdict}" if run.between else ""
+        if run.error:
+            return f"No step was found in {run.script}, which ended with exit code {run.exit_code}: {run.error}.{took}"
         return f"No step was found in {run.script}: it made {run.seen}. {name}{took}"
     what = f"A step is {calls_of(run.step)} ({run.step.count:,} of them, {run.step.at}). "
     part, seconds = sum(each.share for each in run.between), sum(each.seconds for each in run.between)

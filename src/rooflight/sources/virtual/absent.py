@@ -16,6 +16,7 @@ from tempfile import mkdtemp
 from typing import Any, Final
 
 import torch
+from torch._dynamo.eval_frame import OptimizedModule
 from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.sources.capture.run.callers import calling_line, imported_by_user
@@ -47,7 +48,9 @@ def _compile(child: Any) -> None:
         if model is None:
             return lambda each: compiled({"model": each})
         child.compiled += 1
-        return model
+        is_module = isinstance(model, torch.nn.Module) and "self" not in given
+        made: Any = OptimizedModule  # runs what it is given
+        return made(model, lambda function: function) if is_module else model
 
     node: Any = torch.autograd.function.BackwardCFunction
     run = node.apply
@@ -59,7 +62,14 @@ def _compile(child: Any) -> None:
         return (*found, *[None] * missing) if missing > 0 else found
 
     node.apply = apply
-    replace_functions({"torch.compile": compiled, "torch.nn.Module.compile": compiled})
+    refused = dict.fromkeys(("torch.export.export", "torch.jit.save", "torch.jit.freeze"), _refuse_export)
+    replace_functions({**refused, "torch.compile": compiled, "torch.nn.Module.compile": compiled})
+
+
+def _refuse_export(_: Given) -> Any:
+    raise NotImplementedError(
+        "a virtual GPU cannot export programs: torch.export has tensors without values of its own"
+    )
 
 
 def _nvidia_smi(child: Any) -> None:

@@ -279,8 +279,14 @@ def _replace_classes(current: _Current) -> None:
         """A generator of the device: its numbers do not exist, so one of the CPU's serves."""
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            del device
-            return native.__new__(cls, device="cpu")
+            made = native.__new__(cls, device="cpu")
+            made.where = torch.device(device)
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            found: torch.device = self.where
+            return found
 
     new = {
         "device": device, "device_of": device_of, "Stream": Stream, "ExternalStream": Stream, "Event": Event,
@@ -291,6 +297,18 @@ def _replace_classes(current: _Current) -> None:
         id(old): (old, made) for old, made in ((native, Generator), (torch.Stream, Stream), (torch.Event, Event))
     }
     everywhere(replaced)
+    set_type = torch.set_default_tensor_type
+
+    def set_default(kind: Any) -> None:
+        named: Any = getattr(cuda, kind.removeprefix("torch.cuda."), None) if isinstance(kind, str) else kind
+        if getattr(named, "is_cuda", False):
+            torch.set_default_dtype(named.dtype)
+            torch.set_default_device("cuda")
+        else:
+            torch.set_default_device(None)
+            set_type(kind)
+
+    everywhere({id(set_type): (set_type, set_default)})
     cuda.nvtx.range = ignored
     for name, dtype in _TYPES.items():
         setattr(cuda, f"{name}Tensor", _type_of(name, dtype))

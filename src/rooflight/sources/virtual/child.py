@@ -247,7 +247,7 @@ class Child:
         wanted = self.wanted
         program = wanted.program
         script = program.target if program.module else Path(program.target).name
-        session = session_of(self.finder, script, code, None)
+        session = session_of(self.finder, script, code, None, error=self.error)
         saved = Path(wanted.saved)
         if len(session) or not saved.exists():  # a process of the script's own may have left one
             self._as_virtual(session).save(saved)
@@ -273,7 +273,7 @@ class Child:
         wanted, run = self.wanted, session.run
         assert run is not None
         virtual = VirtualRun(devices=tuple(wanted.devices), gpus=wanted.gpus, nodes=wanted.nodes, rank=wanted.rank,
-                             compiled=self.compiled, error=self.error)  # fmt: skip
+                             compiled=self.compiled)  # fmt: skip
         memory = run.memory or ScriptMemory()
         phases = self.mode.memory.phases
         if not self.finder.has_trained and EVALUATION in phases:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.virtual.likely import guess
 from rooflight.sources.virtual.mode import HANDLERS, VirtualMode, one_device
 from rooflight.sources.virtual.values import covers, is_small
@@ -14,75 +15,87 @@ from rooflight.sources.virtual.values import covers, is_small
 _aten = torch.ops.aten
 
 
-def _item(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return mode.value_of(args[0]) if isinstance(args[0], FakeTensor) else NotImplemented
+def _item(mode: VirtualMode, call: OpCall) -> Any:
+    return mode.value_of(call.args[0]) if isinstance(call.args[0], FakeTensor) else NotImplemented
 
 
-def _is_nonzero(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    return bool(mode.value_of(args[0])) if isinstance(args[0], FakeTensor) else NotImplemented
+def _is_nonzero(mode: VirtualMode, call: OpCall) -> Any:
+    return bool(mode.value_of(call.args[0])) if isinstance(call.args[0], FakeTensor) else NotImplemented
 
 
-def _move(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _move(mode: VirtualMode, call: OpCall) -> Any:
     """``.to(device)``: what was real keeps its values."""
-    source, device = args[0], kwargs.get("device")
+    source, device = call.args[0], call.kwargs.get("device")
     to_gpu = device is not None and torch.device(device).type == "cuda"
     if isinstance(source, FakeTensor):
         if device is None or to_gpu or torch.device(device).type != "cpu":
             return NotImplemented
-        return _to_host(mode, func, args, kwargs)
+        return _to_host(mode, call)
     if not to_gpu:
         return NotImplemented
     with mode.fake:
-        out = func(mode.fake_of(source), *args[1:], **{**kwargs, "device": mode.with_index(device)})
+        out = call.op(mode.fake_of(source), *call.args[1:], **{**call.kwargs, "device": mode.with_index(device)})
     if is_small(source) and covers(out):
         mode.values.hold(out, source.detach())
     return out
 
 
-def _to_host(mode: VirtualMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _to_host(mode: VirtualMode, call: OpCall) -> Any:
     """A copy in the host's memory is real where its values are known, and else stays fake."""
-    known = mode.values.of(args[0])
+    known = mode.values.of(call.args[0])
     if known is not None:
-        return func(known, *args[1:], **kwargs)
+        return call.op(known, *call.args[1:], **call.kwargs)
     with mode.fake:
-        out = func(*args, **kwargs)
-    guess("_to_copy", args, kwargs, args[:1], out, view=False)
+        out = call.run()
+    guess("_to_copy", call, out, view=False)
     return out
 
 
-def _copy(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _copy(mode: VirtualMode, call: OpCall) -> Any:
     """``copy_``, between what is fake and what is real too."""
-    target, source = args[:2]
+    target, source = call.args[:2]
     if not isinstance(target, FakeTensor) and isinstance(source, FakeTensor):
         target.copy_(mode.real_of(source))
         return target
     return NotImplemented
 
 
-def _index(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _index(_mode: VirtualMode, call: OpCall) -> Any:
     """Indices are on the host, or where what they choose of is."""
-    if args[0].device.type == "cpu":
-        one_device(args[0].device, args[1])
+    if call.args[0].device.type == "cpu":
+        one_device(call.args[0].device, call.args[1])
     return NotImplemented
 
 
-def _device(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _device(_mode: VirtualMode, call: OpCall) -> Any:
     """C++ asks a tensor of Python's where it is, several times for each op."""
-    return args[0].device if isinstance(args[0], FakeTensor) else NotImplemented
+    return call.args[0].device if isinstance(call.args[0], FakeTensor) else NotImplemented
 
 
-def _pinned(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    mode.pins = True
-    return args[0]
+def _pinned(_mode: VirtualMode, call: OpCall) -> Any:
+    return call.args[0].pin_memory()
 
 
-def _finds_no_inf(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
+def _is_set_to(_mode: VirtualMode, call: OpCall) -> bool:
+    one, other = (
+        (each.untyped_storage()._cdata, each.storage_offset(), each.shape, each.stride()) for each in call.args
+    )
+    return bool(one == other)
+
+
+def _finds_no_inf(mode: VirtualMode, call: OpCall) -> Any:
     """A scaler's check of gradients finds nothing, or no step would follow."""
-    if not any(isinstance(each, FakeTensor) for each in args[0]):
+    if not any(isinstance(each, FakeTensor) for each in call.args[0]):
         return NotImplemented
-    for each in args[0]:
+    for each in call.args[0]:
         mode.values.forget(each)
     return None
+
+
+def _pads(mode: VirtualMode, _: OpCall) -> bool:
+    """Whether a mask leaves the beginning of each sequence, so that an encoder may leave out its padding."""
+    mode.answers.note("whether padding is at the end of sequences", "no: it is computed with")
+    return False
 
 
 def install() -> None:
@@ -96,8 +109,10 @@ def install() -> None:
             _aten.copy_.default: _copy,
             _aten.index.Tensor: _index,
             _aten.index_put_.default: _index,
+            _aten._nested_tensor_from_mask_left_aligned.default: _pads,
             _aten._pin_memory.default: _pinned,
-            _aten.is_pinned.default: lambda *_: True,
+            _aten.is_pinned.default: lambda _, call: getattr(call.args[0], "_is_pinned", False),
+            _aten.is_set_to.default: _is_set_to,
             _aten._amp_foreach_non_finite_check_and_unscale_.default: _finds_no_inf,
         }
     )

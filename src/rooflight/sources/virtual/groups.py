@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed import distributed_c10d as c10d
 from torch.utils._pytree import tree_map_only
 
+from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.capture.run.callers import calling_line
 from rooflight.sources.capture.run.hooks import when_imported
 from rooflight.sources.virtual.api import Given, replace_functions
@@ -76,6 +77,8 @@ def _begin(begin: Callable[..., None], ranks: int, rank: int, given: Given) -> N
     if parent_process() is not None and mine != rank:
         os._exit(0)
     begin("fake", store=FakeStore(), rank=mine, world_size=whole)
+    backend = given["backend"] or "nccl"
+    replace_functions({"torch.distributed.get_backend": lambda _: str(backend).rpartition(":")[2]})
 
 
 def _fill(found: list[Any] | None, value: Any) -> None:
@@ -120,8 +123,8 @@ def _know_what_is_exchanged(mode: VirtualMode) -> None:
     tensor, which the fake group does not have.
     """
 
-    def forget(_mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-        tree_map_only(FakeTensor, mode.values.forget, args[0])
+    def forget(_mode: VirtualMode, call: OpCall) -> Any:
+        tree_map_only(FakeTensor, mode.values.forget, call.args[0])
         return NotImplemented
 
     for name in _RECEIVES.split():

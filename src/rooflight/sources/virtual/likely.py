@@ -13,6 +13,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
+from rooflight.sources.capture.op_call import OpCall
+
 _HINT: Final = "likely"
 
 
@@ -36,10 +38,9 @@ def likely_of(tensor: Any) -> Likely:
     return found
 
 
-def guess(
-    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor], out: Any, *, view: bool
-) -> None:
-    """Note what is likely of what an op made of ``tensors``, of the first of which it may be a ``view``."""
+def guess(name: str, call: OpCall, out: Any, *, view: bool) -> None:
+    """Note what is likely of what a call of an op made, which may be a ``view`` of its first tensor."""
+    args, tensors = call.args, call.tensors
     if name in _EXCHANGED:
         whole, part = (
             next((each for each in tree_leaves(args[n]) if isinstance(each, FakeTensor)), None) for n in (1, 0)
@@ -54,13 +55,13 @@ def guess(
         before = likely_of(tensors[0]) if tensors else _UNKNOWN
     results = out if isinstance(out, tuple | list) else (out,)
     if name in _PLACES and tensors:
-        _set(results[-1], Likely(below=_choices(name, args, kwargs)))
+        _set(results[-1], Likely(below=_choices(name, call)))
         results = results[:-1]
     found = _UNKNOWN
     if view or name in _KEPT:
         found = _part_of(before, args[0], results[0])
     elif name in _RULES:
-        found = _RULES[name](args, kwargs, before, out)
+        found = _RULES[name](call, before, out)
     elif isinstance(out, FakeTensor) and out.dtype is torch.bool:
         found = _of_truth(name, args, [before, *map(likely_of, tensors[1:])], out)
     if found != _UNKNOWN:
@@ -78,10 +79,10 @@ def expect_share(tensor: Any, share: float) -> None:
     _set(tensor, _with_share(share))
 
 
-def _choices(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _choices(name: str, call: OpCall) -> int:
     place, default = _PLACES[name]
-    dim = kwargs.get("dim", args[place] if place is not None and place < len(args) else default)
-    return int(args[0].numel() if dim is None else args[0].shape[dim] if args[0].dim() else 1)
+    dim, tensor = call.option("dim", len(call.args) if place is None else place, default), call.args[0]
+    return int(tensor.numel() if dim is None else tensor.shape[dim] if tensor.dim() else 1)
 
 
 def _of_truth(name: str, args: Sequence[Any], prior: Sequence[Likely], out: torch.Tensor) -> Likely:
@@ -138,22 +139,22 @@ def _compared(name: str, value: Any, first: Likely) -> float | None:
     return float(under if name in ("lt", "le") else 1 - under)
 
 
-def _scattered(args: Sequence[Any], kwargs: Mapping[str, Any], first: Likely, out: Any) -> Likely:
-    value = kwargs.get("value", args[3] if len(args) > 3 else None)
+def _scattered(call: OpCall, first: Likely, out: Any) -> Likely:
+    value = call.option("value", 3)
     single = isinstance(value, int | float) and value == 1
-    return Likely(share=min(1.0, args[2].numel() / max(1, out.numel()))) if single else first
+    return Likely(share=min(1.0, call.args[2].numel() / max(1, out.numel()))) if single else first
 
 
-def _counted(args: Sequence[Any], _kwargs: Mapping[str, Any], first: Likely, _out: Any) -> Likely:
-    return Likely(total=args[0].numel()) if first.below is not None else _UNKNOWN
+def _counted(call: OpCall, first: Likely, _out: Any) -> Likely:
+    return Likely(total=call.args[0].numel()) if first.below is not None else _UNKNOWN
 
 
-def _added(args: Sequence[Any], _kwargs: Mapping[str, Any], first: Likely, _out: Any) -> Likely:
-    return Likely(total=first.total if first.share is None else first.share * args[0].numel())
+def _added(call: OpCall, first: Likely, _out: Any) -> Likely:
+    return Likely(total=first.total if first.share is None else first.share * call.args[0].numel())
 
 
-def _drawn(args: Sequence[Any], _kwargs: Mapping[str, Any], _first: Likely, _out: Any) -> Likely:
-    numbers = [each for each in args[:2] if isinstance(each, int)]
+def _drawn(call: OpCall, _first: Likely, _out: Any) -> Likely:
+    numbers = [each for each in call.args[:2] if isinstance(each, int)]
     return Likely(below=numbers[-1]) if numbers and numbers[0] in (0, numbers[-1]) else _UNKNOWN
 
 
@@ -178,7 +179,7 @@ _BOTH: Final = frozenset({"logical_and", "bitwise_and", "__and__"})
 _EITHER: Final = frozenset({"logical_or", "bitwise_or", "__or__"})
 _ORDERS: Final = {name: vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge")}
 _UNLIKELY: Final = frozenset({"isnan", "isinf", "isneginf", "isposinf"})
-_RULES: Final[Mapping[str, Callable[[Sequence[Any], Mapping[str, Any], Likely, Any], Likely]]] = {
+_RULES: Final[Mapping[str, Callable[[OpCall, Likely, Any], Likely]]] = {
     "scatter": _scattered, "bincount": _counted, "histc": _counted, "sum": _added, "randint": _drawn,
     "rand": lambda *_: Likely(below=1.0), "rand_like": lambda *_: Likely(below=1.0),
 }  # fmt: skip

@@ -6,21 +6,24 @@ results; these are remembered by kind of call. Where all its inputs are known (`
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any, Final
 
 import torch
+from torch._C import _dispatch_has_kernel_for_dispatch_key as _has_kernel
 from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
+    UnsupportedOperatorException,
 )
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
+from rooflight.sources.capture.op_call import OpCall, tensors_of, written_by
 from rooflight.sources.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
 from rooflight.sources.capture.record.dispatch import is_composite
 from rooflight.sources.capture.run.callers import calling_line
@@ -34,18 +37,22 @@ _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
 _DENSE: Final = frozenset({torch.strided, torch.jagged})
+_ODD: Final = re.compile(r"(?<!cslt_)sparse(?!_semi)|nested_tensor")
+_NONE_THERE: Final = "a virtual GPU has no sparse and no strided nested tensors, whose sizes are in values"
 _VALUELESS: Final = ("empty", "resize")  # beside what a generator makes
 _SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
 """Arguments that an op writes although its schema does not say so."""
 _HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
+_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "dot"})
+_FILLS: Final = frozenset({"fill_", "zero_"})  # write what is there several times, too
 _COPIES: Final = frozenset({"copy_", "_foreach_copy_", "resize_"})  # between devices
 _ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
 _DECIDES: Final = {
     "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
     "__and__": False,
 }  # fmt: skip
-Handler = Callable[["VirtualMode", Any, tuple[Any, ...], dict[str, Any]], Any]
+Handler = Callable[["VirtualMode", OpCall], Any]
 HANDLERS: Final[dict[Any, Handler]] = {}
 """By op: what answers a call of it, or leaves it to the mode by NotImplemented."""
 
@@ -57,22 +64,22 @@ class _OddError(Exception):
 class Facts:
     """What the schema of an op says, once."""
 
-    __slots__ = ("composite", "kind", "known", "name", "on_host", "routed", "view", "written")
+    __slots__ = ("composite", "kind", "known", "name", "on_host", "overwrites", "refused", "routed", "view", "written")
 
     def __init__(self, func: Any) -> None:
         schema = func._schema
         self.name = name = schema.name.split("::")[-1]
         given = [each.alias_info for each in schema.arguments]
         returned = [each.alias_info for each in schema.returns]
-        self.written = [
-            (place, each.name)
-            for place, each in enumerate(schema.arguments)
-            if (each.alias_info is not None and each.alias_info.is_write) or place in _SILENT.get(name, ())
-        ]
+        self.written = written_by(func)
+        self.written += [(place, schema.arguments[place].name) for place in _SILENT.get(name, ())]
         self.view = any(given) and not self.written
         random = torch.Tag.nondeterministic_seeded in func.tags
         self.on_host = func.namespace == "aten" and not self.view and not any(word in name for word in _VALUELESS)
         self.known = self.on_host and not random and name not in _HEAVY
+        of_sizes_in_values = _ODD.search(name) if func.namespace == "aten" else None
+        self.refused = f"{_NONE_THERE} ({func})" if of_sizes_in_values else ""
+        self.overwrites = torch.Tag.pointwise in func.tags and name not in _FILLS
         self.routed = func in COMPOSITE_OPS
         self.composite = self.routed or is_composite(func)
         self.kind = ""
@@ -98,7 +105,7 @@ class VirtualMode(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, sized: Callable[[VirtualMode, Any, tuple[Any, ...], dict[str, Any]], Any], gpus: int) -> None:
+    def __init__(self, sized: Handler, gpus: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.gpus = gpus
         self.sized = sized  # what makes results whose sizes depend on values
@@ -127,7 +134,7 @@ class VirtualMode(TorchDispatchMode):
                 out = make(*call)
             finally:
                 inside.discard(thread)
-            for each in _tensors((out,), {}):
+            for each in tensors_of((out,)):
                 self.memory.hold(_dense(each))
             return out
 
@@ -148,29 +155,33 @@ class VirtualMode(TorchDispatchMode):
         for kind in types:
             if kind not in PLAIN and self.is_foreign(kind):
                 return NotImplemented
-        kwargs = kwargs or {}
+        call = OpCall(func, args, kwargs or {})
         handler = HANDLERS.get(func)
         if handler is not None:
-            out = handler(self, func, args, kwargs)
+            out = handler(self, call)
             if out is not NotImplemented:
                 return out
         if not isinstance(func, torch._ops.OpOverload):
-            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
             with self.fake:
-                return func(*given, **named)
+                return self._with_fakes(call).run()
         facts = self._facts.get(id(func))
         if facts is None:
             facts = self._facts[id(func)] = Facts(func)
         if facts.composite:  # under inference_mode they arrive whole
             with self:
-                return call_unrecorded(func, args, kwargs) if facts.routed else decomposed(func, args, kwargs)
-        tensors = _tensors(args, kwargs)
-        if not any(isinstance(each, FakeTensor) for each in tensors):
-            device = kwargs.get("device")
-            if device is None or torch.device(device).type != "cuda":
-                return func(*args, **self._unpinned(kwargs))
-        tensors = [_dense(each) for each in tensors]
-        return self._run(func, facts, args, kwargs, tensors)
+                return call_unrecorded(call) if facts.routed else decomposed(call)
+        if not any(isinstance(each, FakeTensor) for each in call.tensors):
+            device = call.kwargs.get("device") or next(
+                (each for each in call.args if isinstance(each, torch.device)), "cpu"
+            )
+            if torch.device(device).type != "cuda":
+                out = self._unpinned(call).run()
+                if call.kwargs.get("pin_memory"):
+                    out._is_pinned = True
+                return out
+        for each in call.tensors:
+            _dense(each)
+        return self._run(call, facts)
 
     def is_foreign(self, kind: type) -> bool:
         """Whether a tensor class does its own dispatch, to ops on plain tensors that come back to this mode."""
@@ -187,46 +198,60 @@ class VirtualMode(TorchDispatchMode):
 
     # -- results
 
-    def _run(
-        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> Any:
-        if "device" in kwargs:
-            kwargs = {**kwargs, "device": self.with_index(kwargs["device"])}
-        kwargs = self._unpinned(kwargs)
-        written = _written(facts, args, kwargs)
+    def _run(self, call: OpCall, facts: Facts) -> Any:
+        if facts.refused:
+            raise NotImplementedError(facts.refused)
+        if "device" in call.kwargs:
+            call = call.with_options(device=self.with_index(call.kwargs["device"]))
+        call = self._unpinned(call)
+        written = call.writes(facts.written)
         if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
-            if func.namespace == "aten" and facts.name not in _COPIES:
-                one_device(written[0].device, tensors)
-            return func(*tree_map(self.real_of, args), **tree_map(self.real_of, kwargs))
-        key = _key_of(func, args, kwargs) if facts.kind else None
+            if call.op.namespace == "aten" and facts.name not in _COPIES:
+                one_device(written[0].device, call.tensors)
+            return call.mapped(self.real_of).run()
+        if facts.name in _PRODUCTS and len({each.dtype for each in call.tensors}) > 1:
+            raise RuntimeError(
+                f"{facts.name}: expected tensors of one dtype, but got {[each.dtype for each in call.tensors]}"
+            )
+        if facts.overwrites and any(0 in each.stride() and each.numel() for each in written):
+            _refuse_overlap(written)
+        key = _key_of(call) if facts.kind else None
         learnt = self._known.get(key) if key is not None else None
         if learnt is not None:
-            out = self._make_again(learnt, args)
+            out = self._make_again(learnt, call.args)
         else:
-            out, fixed = self._run_fake(func, args, kwargs, tensors)
+            out, fixed = self._run_fake(call)
             if key is not None and fixed:
-                self._learn(key, facts.kind, args, tensors, out)
-        self._follow(func, facts, args, kwargs, tensors, written, out)
+                self._learn(key, facts.kind, call, out)
+        self._follow(call, facts, written, out)
         return out
 
-    def _run_fake(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor]
-    ) -> tuple[Any, bool]:
+    def _run_fake(self, call: OpCall) -> tuple[Any, bool]:
         """The result, and whether its shape is that of all such calls."""
-        given, named = args, kwargs
-        if any(not isinstance(each, FakeTensor) for each in tensors):
-            given, named = tree_map_only(torch.Tensor, self.fake_of, (args, kwargs))
+        faked = self._with_fakes(call)
         try:
             with self.fake:
-                return func(*given, **named), True
+                return faked.run(), True
         except (DynamicOutputShapeException, DataDependentOutputException):
-            return self.sized(self, func, args, kwargs), False
+            return self.sized(self, call), False
+        except UnsupportedOperatorException:  # a kernel of the script's own, in Python
+            if not _has_kernel(call.op.name(), "CUDA"):
+                raise
+            with self:
+                return call.op._op_dk(torch._C.DispatchKey.CUDA, *call.args, **call.kwargs), False
+        except ValueError as error:  # torch's rules in Python raise it where its kernels raise another
+            raise RuntimeError(str(error)) from None
 
-    def _unpinned(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if not kwargs.get("pin_memory"):
-            return kwargs
+    def _with_fakes(self, call: OpCall) -> OpCall:
+        if all(isinstance(each, FakeTensor) for each in call.tensors):
+            return call
+        return call.mapped(lambda each: self.fake_of(each) if isinstance(each, torch.Tensor) else each)
+
+    def _unpinned(self, call: OpCall) -> OpCall:
+        if not call.kwargs.get("pin_memory"):
+            return call
         self.pins = True
-        return {**kwargs, "pin_memory": False}
+        return call.with_options(pin_memory=False)
 
     def with_index(self, device: Any) -> Any:
         """A device with its index, as torch gives it to tensors."""
@@ -266,15 +291,15 @@ class VirtualMode(TorchDispatchMode):
         tensor.__dict__.update(template)
         return tensor
 
-    def _learn(self, key: Any, kind: str, args: tuple[Any, ...], tensors: list[torch.Tensor], out: Any) -> None:
-        first = args[0] if args else None
+    def _learn(self, key: Any, kind: str, call: OpCall, out: Any) -> None:
+        first = call.args[0] if call.args else None
         if kind == "written":
             if out is None or out is first:
                 self._known[key] = kind, None, out is not None
             return
         several = isinstance(out, tuple | list)
         results = list(out) if several else [out]
-        given = {_storage_id(each) for each in tensors}
+        given = {_storage_id(each) for each in call.tensors}
         for each in results:
             if each is None:
                 continue
@@ -319,25 +344,24 @@ class VirtualMode(TorchDispatchMode):
 
     # -- values
 
-    def _follow(
-        self, func: Any, facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[torch.Tensor],
-        written: list[torch.Tensor], out: Any,
-    ) -> None:  # fmt: skip
+    def _follow(self, call: OpCall, facts: Facts, written: list[torch.Tensor], out: Any) -> None:
         """Keep what the results hold where it is known; what an op wrote otherwise is unknown. On the host all ops run
         on what is known, on the device those that are cheap and not random.
         """
-        results = _tensors((out,), {})
-        here = all(each.device.type == "cpu" for each in (*tensors, *results))
+        results = tensors_of((out,))
+        here = all(each.device.type == "cpu" for each in (*call.tensors, *results))
         runs = (facts.known or (facts.on_host and here)) and all(map(is_small, results))
-        if runs and self._can_run(facts, args, tensors) and self._run_known(func, args, kwargs, written, results):
+        if runs and self._can_run(call, facts) and self._run_known(call, written, results):
             return
         for each in written:
             if isinstance(each, FakeTensor):
                 self.values.forget(each)
+        if "empty" in facts.name and isinstance(out, FakeTensor) and not out.dtype.is_floating_point and is_small(out):
+            self.values.begin(out)  # places and counts are written into it
         decides = _DECIDES.get(facts.name)
         if decides is not None and isinstance(out, FakeTensor) and is_small(out) and covers(out):
-            self._decide(decides, tensors, out)
-        guess(facts.name, args, kwargs, tensors, out, view=facts.view)
+            self._decide(decides, call.tensors, out)
+        guess(facts.name, call, out, view=facts.view)
 
     def _decide(self, decides: bool, tensors: list[torch.Tensor], out: torch.Tensor) -> None:
         """Of a logic one known operand may decide alone: True of an "or" of truths, 0 of any "and". Of others the share
@@ -350,10 +374,10 @@ class VirtualMode(TorchDispatchMode):
             elif known is not None and known.dtype is torch.bool:
                 expect_share(each, float(known.float().mean()))
 
-    def _can_run(self, facts: Facts, args: tuple[Any, ...], tensors: list[torch.Tensor]) -> bool:
+    def _can_run(self, call: OpCall, facts: Facts) -> bool:
         values = self.values
-        overwritten = args[0] if facts.name in _OVERWRITES and args else None
-        for each in tensors:
+        overwritten = call.args[0] if facts.name in _OVERWRITES and call.args else None
+        for each in call.tensors:
             if not is_small(each):
                 return False
             if isinstance(each, FakeTensor) and each not in values and not (each is overwritten and covers(each)):
@@ -362,16 +386,14 @@ class VirtualMode(TorchDispatchMode):
             values.begin(overwritten)
         return True
 
-    def _run_known(
-        self, func: Any, args: Any, kwargs: dict[str, Any], written: list[torch.Tensor], results: list[torch.Tensor]
-    ) -> bool:
+    def _run_known(self, call: OpCall, written: list[torch.Tensor], results: list[torch.Tensor]) -> bool:
         try:
-            found = self.of_known(func, args, kwargs)
+            found = self.of_known(call)
         except (RuntimeError, LookupError, TypeError, ValueError):
             return False
         if written:
             return True
-        made = _tensors((found,), {})
+        made = tensors_of((found,))
         if [each.shape for each in made] != [each.shape for each in results]:
             return False
         for fake, each in zip(results, made, strict=True):
@@ -379,7 +401,7 @@ class VirtualMode(TorchDispatchMode):
                 self.values.hold(fake, each)
         return True
 
-    def of_known(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def of_known(self, call: OpCall) -> Any:
         """What an op makes of known values, on the CPU. Raises KeyError where one is not known."""
 
         def real(value: Any) -> Any:
@@ -390,8 +412,7 @@ class VirtualMode(TorchDispatchMode):
                 raise KeyError
             return found
 
-        given, named = tree_map(real, (args, kwargs))
-        return func(*given, **named)
+        return call.mapped(real).run()
 
     def value_of(self, tensor: torch.Tensor) -> Any:
         """The one number that a fake tensor holds, or what is assumed of it."""
@@ -435,36 +456,28 @@ def one_device(device: torch.device, tensors: Iterable[Any]) -> None:
             )
 
 
-def _tensors(args: Iterable[Any], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif type(value) in (list, tuple):
-            found += [each for each in value if isinstance(each, torch.Tensor)]
-    return found
+def _refuse_overlap(written: Iterable[torch.Tensor]) -> None:
+    """Raise RuntimeError, as torch does, for a tensor of which several elements are one."""
+    if any(step == 0 and size > 1 for each in written for size, step in zip(each.shape, each.stride(), strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
+            "Please clone() the tensor before performing the operation."
+        )
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor. Raises NotImplementedError of a sparse one, whose values would say how large it is."""
     if tensor.layout not in _DENSE:
-        raise NotImplementedError("a virtual GPU has no sparse tensors: their size is in values")
+        raise NotImplementedError(_NONE_THERE)
     return tensor
 
 
-def _written(facts: Facts, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    if not facts.written:
-        return []
-    given = [args[place] if place < len(args) else kwargs.get(name) for place, name in facts.written]
-    return [each for each in tree_leaves(given) if isinstance(each, torch.Tensor)]
-
-
-def _key_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    key: list[Any] = [func, torch.get_default_dtype()]
+def _key_of(call: OpCall) -> Any:
+    key: list[Any] = [call.op, torch.get_default_dtype()]
     try:
-        for value in args:
+        for value in call.args:
             _describe(value, key)
-        for name, value in kwargs.items():
+        for name, value in call.kwargs.items():
             key.append(name)
             _describe(value, key)
         made = tuple(key)

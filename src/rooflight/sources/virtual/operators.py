@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 from torch._C import _dispatch_has_kernel_for_dispatch_key as has_kernel
+from torch._prims_common import suggest_memory_format
 
 from rooflight.sources.virtual.mode import VirtualMode
 
@@ -32,6 +33,16 @@ def install(mode: VirtualMode) -> None:
 
     torch.optim.LBFGS.__init__ = init  # type: ignore[method-assign]
     vars(torch._meta_registrations)["rnn_cell_checkSizes"] = lambda *_: None  # fails of cells without biases
+    loss: Any = torch.ctc_loss
+
+    def ctc_loss(logs: torch.Tensor, labels: torch.Tensor, *rest: Any) -> torch.Tensor:
+        """With lengths of the host as numbers: beside subclasses of tensors torch leaves them where they are."""
+        lengths = (each.tolist() if isinstance(each, torch.Tensor) and not each.is_cuda else each for each in rest)
+        found: torch.Tensor = loss(logs, labels, *lengths)
+        return found
+
+    torch.ctc_loss = ctc_loss  # type: ignore[assignment]
+    vars(torch._C)["_conv_determine_backend_memory_format"] = _layout_of_convolution
     library = torch.library.Library("aten", "IMPL")
     for name in _SPLIT:
         if hasattr(torch.ops.aten, name) and not has_kernel(f"aten::{name}", "CUDA"):
@@ -45,6 +56,16 @@ def install(mode: VirtualMode) -> None:
         for overload in packet.overloads():
             library.impl(getattr(packet, overload), lambda *_: False, "CUDA")
     _KEPT.append(library)
+
+
+def _layout_of_convolution(images: torch.Tensor, weight: torch.Tensor, *_: Any) -> torch.memory_format:
+    """The layout of what cuDNN makes: channels last where images or weights are, not in float64
+    (``cudnn_conv_suggest_memory_format`` of ATen/native/ConvUtils.h).
+    """
+    if torch.float64 in (images.dtype, weight.dtype):
+        return torch.contiguous_format
+    found = {suggest_memory_format(images), suggest_memory_format(weight)} - {torch.contiguous_format}
+    return found.pop() if found else torch.contiguous_format
 
 
 _running: Final = ContextVar[tuple[Any, ...]]("_running", default=())

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_map_only
 
+from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.capture.own_code import is_users
 from rooflight.sources.capture.triton_programs import (
     LANGUAGE,
@@ -121,8 +122,8 @@ def _launch(name: str, tensors: list[torch.Tensor], flops: int, read: list[int],
     if not hasattr(torch.ops.triton, name):
         library.define(f"{name}(Tensor[] tensors, int matrix_flops, int[] read, int[] written) -> ()")
 
-        def forget(mode: VirtualMode, _func: Any, args: tuple[Any, ...], _kwargs: Any) -> None:
-            tree_map_only(FakeTensor, mode.values.forget, args[0])
+        def forget(mode: VirtualMode, call: OpCall) -> None:
+            tree_map_only(FakeTensor, mode.values.forget, call.args[0])
 
         HANDLERS[getattr(torch.ops.triton, name).default] = forget
     if any(isinstance(each, FakeTensor) for each in tensors):

@@ -7,12 +7,15 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache, wraps
-from pathlib import Path
+from itertools import count
 from typing import Any, Final, cast
 
+import numpy as np
 import torch
 from torch import nn
+from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nested._internal.nested_int import NestedIntNode
 from torch.nn.parameter import UninitializedParameter, UninitializedTensorMixin  # type: ignore[attr-defined]
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
@@ -33,7 +36,7 @@ def install(mode: VirtualMode) -> None:
     _device_constructors()  # torch remembers which functions a default device concerns
     for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, _lifted(getattr(owner, name)))
-    torch.jit._builtins._builtin_table = None  # TorchScript looks its functions up anew, those above among them
+    torch.jit._builtins._register_builtin(torch.tensor, "aten::tensor")  # for TorchScript
     FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     vars(sys.modules[FakeTensorMode.__module__])["init_gpu_context"] = lambda _: None  # makes a real one in torch 2.11
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
@@ -44,7 +47,7 @@ def install(mode: VirtualMode) -> None:
     _make_parameters_fake(mode)
     _follow_data()
     _move_modules(mode)
-    _keep_files(mode)
+    _keep_files()
     _enter_threads(mode)
     # transformers takes another way where a tensor is fake than on the device
     fakes = "transformers.utils.import_utils"
@@ -68,7 +71,12 @@ def _leave_to_python(mode: VirtualMode) -> None:
     def of_real(method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def run(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if isinstance(self, FakeTensor) and self.is_cuda and method.__name__ != "tolist":
+            if (
+                isinstance(self, FakeTensor)
+                and self.is_cuda
+                and method.__name__ != "tolist"
+                and not kwargs.get("force")
+            ):
                 raise TypeError(
                     f"{calling_line()}: can't convert {self.device} device type tensor to numpy: .cpu() first"
                 )
@@ -96,19 +104,30 @@ def _leave_to_python(mode: VirtualMode) -> None:
             return self.to("cuda", made.dtype)  # type: ignore[attr-defined]
         return convert(self, *([] if dtype is None else [dtype]), *args, **kwargs)
 
-    def pinned(self: torch.Tensor, *_: Any) -> torch.Tensor:
+    def pinned(self: Any, *_: Any) -> torch.Tensor:
         mode.pins = True
-        return self
+        made = self.detach()
+        made._is_pinned = True
+        return made  # type: ignore[no-any-return]
 
     def described(self: torch.Tensor, **_: Any) -> str:
         known = mode.values.of(self)
         what = "..." if known is None or known.numel() > _MOST_SHOWN else str(known.tolist())  # no op: any may ask
-        return f"tensor({what}, device='{self.device}', size={tuple(self.shape)})"
+        grad = f", grad_fn={self.grad_fn}" if self.grad_fn is not None else ", requires_grad=True" * self.requires_grad
+        return f"tensor({what}, device='{self.device}', size={tuple(self.shape)}{grad})"
 
     def reduced(self: torch.Tensor, _protocol: int) -> Any:
         facts = tuple(self.shape), self.stride(), self.dtype, str(self.device)
         return _made_again, (*facts, self.requires_grad, isinstance(self, nn.Parameter), mode.values.of(self))
 
+    numbers = count()
+
+    def nested_int(self: Any, *, coeff: int = 1) -> Any:
+        if self.nested_int_memo is None:
+            self.nested_int_memo = torch.SymInt(NestedIntNode(next(numbers), 1))
+        return self.nested_int_memo * coeff
+
+    FakeTensor.get_nested_int = nested_int  # type: ignore[method-assign, assignment]
     FakeTensor.__reduce_ex__ = reduced  # type: ignore[method-assign]
     FakeTensor.__copy__ = lambda self: self.data.requires_grad_(self.requires_grad)  # type: ignore[attr-defined]
     FakeTensor.__repr__ = described  # type: ignore[method-assign, assignment]
@@ -116,7 +135,8 @@ def _leave_to_python(mode: VirtualMode) -> None:
     tensor.__format__ = as_text
     tensor.record_stream = lambda _self, _stream: None
     tensor.pin_memory = pinned
-    tensor.is_pinned = lambda _self, *_: True
+    tensor.is_pinned = lambda self, *_: getattr(self, "_is_pinned", False)
+    FakeTensor.share_memory_ = lambda self: self  # type: ignore[method-assign]
 
 
 def _made_again(
@@ -197,6 +217,14 @@ def _make_parameters_fake(mode: VirtualMode) -> None:
         with torch._C.DisableTorchFunctionSubclass():
             return _seen_as(data.detach(), cls).requires_grad_(bool(args and args[0]))
 
+    make_tensor = torch.Tensor.__new__
+
+    def made_of(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], FakeTensor):
+            return _seen_as(args[0].detach(), cls)
+        return make_tensor(cls, *args, **kwargs)
+
+    torch.Tensor.__new__ = staticmethod(made_of)  # type: ignore[method-assign]
     torch.Tensor.as_subclass = seen_as  # type: ignore[method-assign, assignment]
     torch.Tensor._make_subclass = staticmethod(made_as)  # type: ignore[method-assign]
 
@@ -204,7 +232,7 @@ def _make_parameters_fake(mode: VirtualMode) -> None:
 class FakeParameter(FakeTensor):
     """A parameter, which its class makes others of, as ``type(p)(data)``."""
 
-    def __new__(cls, data: Any = None, requires_grad: bool = True) -> Any:
+    def __new__(cls, data: Any = None, requires_grad: bool = True, **_: Any) -> Any:
         """A parameter of other data."""
         return nn.Parameter(data, requires_grad)
 
@@ -215,16 +243,24 @@ class FakeParameter(FakeTensor):
 FakeParameter.__name__ = FakeParameter.__qualname__ = "Parameter"
 
 
+class _Seen(FakeTensor):
+    """Of a class of the script's own, whose functions come before and after those of torch."""
+
+
+_Seen.__torch_function__ = classmethod(torch.Tensor.__torch_function__.__func__)  # type: ignore[method-assign, assignment, attr-defined]
+
+
 @cache
 def _class_of(kind: Any) -> type:
     """A class of fake tensors that is a subclass of the script's own, too."""
-    function = kind.__torch_function__  # the fake tensor's comes before that of torch.Tensor
-    function = classmethod(getattr(function, "__func__", function))
-    own: dict[str, Any] = {"__torch_function__": function}
+    own: dict[str, Any] = {}
     if issubclass(kind, UninitializedTensorMixin):  # of a lazy module: torch makes fake ones of it by their shape
         own["shape"] = torch.Tensor.shape
         own["cls_to_become"] = FakeParameter if issubclass(kind, nn.Parameter) else FakeTensor
-    return type(kind.__name__, (kind, FakeTensor), own)
+    made: Any = type(kind.__name__, (kind, _Seen), own)
+    function = kind.__torch_function__  # torch leaves out one that is given as it makes the class
+    made.__torch_function__ = classmethod(getattr(function, "__func__", function))
+    return made  # type: ignore[no-any-return]
 
 
 def _seen_as(tensor: torch.Tensor, kind: Any) -> torch.Tensor:
@@ -269,7 +305,7 @@ def _moved(parameter: nn.Parameter, fn: Callable[[torch.Tensor], torch.Tensor], 
     if isinstance(new, FakeTensor) and new.is_cuda and not parameter.is_cuda:
         values.forget(new)
     if new is not parameter:
-        if isinstance(parameter, FakeTensor) == isinstance(new, FakeTensor):
+        if isinstance(parameter, FakeTensor) == isinstance(new, FakeTensor) and not new.is_meta:
             parameter.data = new
         else:
             parameter = nn.Parameter(new, parameter.requires_grad)
@@ -292,30 +328,13 @@ def _follow_data() -> None:
     kind.data = property(data.__get__, give)
 
 
-def _keep_files(mode: VirtualMode) -> None:
-    """Nothing is written: what a script saves it may load again."""
-    saved: dict[str, Any] = {}
+def _keep_files() -> None:
+    """Files hold what is known of tensors of the device: their shapes. What is loaded comes to where it is wanted."""
+    torch.serialization.add_safe_globals([_made_again])
     load = torch.load
-
-    def path_of(file: Any) -> str:
-        return str(Path(file).resolve()) if isinstance(file, str | Path) else f"id {id(file)}"
-
-    save = torch.save
-
-    @wraps(save)
-    def keep(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if torch.is_storage(obj):  # as pickle does
-            save(obj, f, *args, **kwargs)
-            return
-        mode.answers.note("a file of weights", "kept in memory, not written")
-        saved[path_of(f)] = obj
 
     @wraps(load)
     def give(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        where = torch.device(map_location) if isinstance(map_location, str | torch.device) else None
-        if path_of(f) in saved:
-            found = copy.copy(saved[path_of(f)])
-            return found if where is None else tree_map_only(torch.Tensor, lambda each: each.to(where), found)
         located: dict[int, str] = {}
 
         def locate(storage: Any, place: str) -> Any:
@@ -323,14 +342,44 @@ def _keep_files(mode: VirtualMode) -> None:
             return storage
 
         def moved(each: torch.Tensor) -> torch.Tensor:
-            to_gpu = where is None and located.get(each.untyped_storage()._cdata, "").startswith("cuda")
-            return each.to("cuda" if to_gpu else where or "cpu")
+            place = str(each.device) if isinstance(each, FakeTensor) else located.get(_storage_id(each), "cpu")
+            return each.to(_place(map_location, place))
 
-        to: Any = locate if map_location is None else "cpu"
-        found = load(f, to, *args, **kwargs)
-        return tree_map_only(torch.Tensor, moved, found)
+        return tree_map_only(torch.Tensor, moved, load(f, locate, *args, **kwargs))
 
-    torch.save, torch.load = keep, give
+    def write_shapes() -> None:
+        files = vars(sys.modules["safetensors.torch"])
+        array_of = files["_to_ndarray"]
+        files["_to_ndarray"] = lambda tensor: (
+            (np.zeros(tensor.nbytes, np.uint8), tensor) if isinstance(tensor, FakeTensor) else array_of(tensor)
+        )
+
+    when_imported("safetensors.torch", write_shapes)
+    torch.load = give
+
+
+def _place(wanted: Any, place: str) -> Any:
+    """Where a tensor that was saved at a place is wanted, by a ``map_location`` of any form."""
+    if isinstance(wanted, dict):
+        return wanted.get(place, place)
+    if callable(wanted):
+        found = wanted(_Saved("cpu"), place)
+        return place if found is None else found.place
+    return wanted or place
+
+
+class _Saved:
+    """A storage of a file, as a ``map_location`` that is a function is given it."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.device = torch.device(place)
+
+    def cuda(self, device: Any = None, *_: Any) -> _Saved:
+        return _Saved("cuda" if device is None else str(torch.device("cuda", device)))
+
+    def cpu(self) -> _Saved:
+        return _Saved("cpu")
 
 
 def _enter_threads(mode: VirtualMode) -> None:

@@ -29,6 +29,7 @@ from torch.utils._python_dispatch import (
 from torch.utils.checkpoint import _StopRecomputationError
 
 from rooflight.records.signature import OpSignature
+from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.capture.record.constants import Constants
 from rooflight.sources.capture.record.kernels import COMPOSITES, Composite, with_gradients
 from rooflight.sources.capture.record.signatures import start_of, storage_of, tensors_in
@@ -281,13 +282,13 @@ def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequ
     return [fitting.pop(0) if len(fitting) > 1 else fitting[0] for fitting in found] if len(found) == len(sizes) else []
 
 
-def decomposed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run the ops into which autograd splits a composite. ``func.decompose`` prefers Python code, which rounds
+def decomposed(call: OpCall) -> Any:
+    """Run the ops into which autograd splits a composite. ``op.decompose`` prefers Python code, which rounds
     differently. Below a mode torch does not follow views: under inference_mode, where ``linear`` arrives there whole,
     its view of a weight would forget that this requires gradients, and ``matmul`` would choose other ops.
     """
-    split = func._op_dk
-    if func is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
+    split, args, kwargs = call.op._op_dk, call.args, call.kwargs
+    if call.op is not torch.ops.aten.linear.default or not torch.is_inference_mode_enabled():
         return split(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded - _VIEWS):
@@ -359,7 +360,7 @@ def _with_graph(
     """Gradients that have gradients themselves (``create_graph``): those of the decomposed call, not recorded."""
     with _calling(open_sources()), _unseen(tensors[0]):
         given = [tensor.view_as(tensor) if wanted else tensor for tensor, wanted in zip(tensors, needed, strict=True)]
-        out = decomposed(op, tuple(_with_tensors(args, iter(given))), {})
+        out = decomposed(OpCall(op, tuple(_with_tensors(args, iter(given))), {}))
         pairs = [pair for pair in zip(tensors_in(out), grads, strict=True) if pair[1] is not None]
         wanted = [tensor for tensor, flag in zip(given, needed, strict=True) if flag]
         outs, given_grads = zip(*pairs, strict=True)
@@ -376,15 +377,15 @@ def open_sources() -> list[Source]:
 def _route(composite: Composite, *args: Any, **kwargs: Any) -> Any:
     sources, tensors = open_sources(), tensors_in(args)
     if not sources and any(type(value) not in _PLAIN for value in tensors):
-        return decomposed(composite.op, args, kwargs)
+        return decomposed(OpCall(composite.op, args, kwargs))
     if any(source.is_foreign(type(value)) for source in sources for value in tensors):
-        return decomposed(composite.op, args, kwargs)
+        return decomposed(OpCall(composite.op, args, kwargs))
     return _call(composite, sources, args, kwargs)
 
 
-def call_unrecorded(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_unrecorded(call: OpCall) -> Any:
     """Run a composite on fake tensors that arrives whole, as under inference_mode, while nothing is recorded."""
-    return _call(COMPOSITE_OPS[op], [], args, kwargs)
+    return _call(COMPOSITE_OPS[call.op], [], call.args, call.kwargs)
 
 
 COMPOSITE_OPS: Final = {composite.op: composite for composite in COMPOSITES}
@@ -394,9 +395,9 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
     given = composite.arguments(args, kwargs)
     tensors = tensors_in(given)
     if any(tensor.is_nested for tensor in tensors):  # nested tensors have kernels of their own
-        return decomposed(composite.op, args, kwargs)
+        return decomposed(OpCall(composite.op, args, kwargs))
     if not composite.applies(given) or any(source.composites.calling for source in sources):
-        return decomposed(composite.op, args, kwargs)  # part of a call that is already accounted for
+        return decomposed(OpCall(composite.op, args, kwargs))  # part of a call that is already accounted for
     call = _call_on_meta(composite, sources, given, tensors)
     if call is not None:
         apply: Any = _OnMeta.apply
@@ -406,7 +407,7 @@ def _call(composite: Composite, sources: list[Source], args: tuple[Any, ...], kw
     stopped: Exception | None = None
     with _calling(sources):
         try:
-            out = decomposed(composite.op, args, kwargs)
+            out = decomposed(OpCall(composite.op, args, kwargs))
         except _StopRecomputationError as error:  # a checkpoint has all that it needs before the call has ended
             if composite.on_meta is None:
                 raise

@@ -19,13 +19,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.records.record import Direction
 from rooflight.sources.capture.lines import NO_LINE
+from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.capture.phases import with_closure_inside
 from rooflight.sources.capture.record.composites import COMPOSITE_OPS, NO_SEQUENCE, Composites, Source, decomposed
 from rooflight.sources.capture.record.constants import known_constants
 from rooflight.sources.capture.record.meta_results import remembering
 from rooflight.sources.capture.record.readers import Reader, reader_of
 from rooflight.sources.capture.record.schemas import schema_of
-from rooflight.sources.capture.record.signatures import tensors_in
 from rooflight.sources.capture.record.tape import Tape
 
 _DEVICE = torch.ops.prim.device.default
@@ -107,7 +107,7 @@ class DispatchSource(Source):
                 return NotImplemented
         run, read = self._ops.get(id(func)) or self._meet(func, args)
         if read is None:
-            return run(func, args, kwargs or {})
+            return run(OpCall(func, args, kwargs or {}))
         timed, composites = self.timed, self.composites
         start_ns = perf_counter_ns() if timed else 0
         out = run(*args, **kwargs) if kwargs else run(*args)
@@ -259,21 +259,21 @@ class DispatchSource(Source):
         in_backward = _current_graph_task_id() != -1
         return self._context_of_backward(_current_autograd_node()) if in_backward else self._context_of_forward()
 
-    def _run_unseen(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if func is _DEVICE and isinstance(args[0], FakeTensor):  # C++ asks several times for each op
-            return args[0].device
-        return func(*args, **kwargs)
+    def _run_unseen(self, call: OpCall) -> Any:
+        if call.op is _DEVICE and isinstance(call.args[0], FakeTensor):  # C++ asks several times for each op
+            return call.args[0].device
+        return call.run()
 
-    def _run_decomposed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_decomposed(self, call: OpCall) -> Any:
         """Run the parts of a composite. Under inference_mode it arrives here whole; with autograd its parts arrive."""
-        if any(tensor.is_nested for tensor in tensors_in((args, kwargs))):  # these have kernels of their own
-            out = func(*args, **kwargs)
-            reader_of(schema_of(func), self.tape)(args, kwargs, out, self.context_now())
+        if any(tensor.is_nested for tensor in call.tensors):  # these have kernels of their own
+            out = call.run()
+            reader_of(schema_of(call.op), self.tape)(call.args, call.kwargs, out, self.context_now())
             return out
         with self:
-            return decomposed(func, args, kwargs)
+            return decomposed(call)
 
-    def _run_control_flow(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_control_flow(self, call: OpCall) -> Any:
 
         def watched(function: Handler) -> Handler:
             def run(*inner_args: Any, **inner_kwargs: Any) -> Any:
@@ -282,13 +282,13 @@ class DispatchSource(Source):
 
             return run
 
-        watch = [watched(arg) if callable(arg) and not isinstance(arg, torch.Tensor) else arg for arg in args]
-        return func(*watch, **kwargs)
+        watch = [watched(arg) if callable(arg) and not isinstance(arg, torch.Tensor) else arg for arg in call.args]
+        return call.op(*watch, **call.kwargs)
 
-    def _run_mark(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_mark(self, call: OpCall) -> Any:
         """Run a mark of the profiler: where Optimizer.step begins and, even if it raises, ends."""
-        if "enter" in func._schema.name:
-            stepping = str(args[0]).startswith("Optimizer.step#")
+        if "enter" in call.op._schema.name:
+            stepping = str(call.args[0]).startswith("Optimizer.step#")
             self._marks.append(stepping)
             if stepping:
                 self._steps.append((self.module, _current_graph_task_id()))
@@ -296,22 +296,22 @@ class DispatchSource(Source):
         elif self._marks and self._marks.pop():
             self._steps.pop()
             self.update_context()
-        return func(*args, **kwargs)
+        return call.run()
 
-    def _run_composite(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_composite(self, call: OpCall) -> Any:
         with self:
-            return self.composites.call(COMPOSITE_OPS[func], args, kwargs)
+            return self.composites.call(COMPOSITE_OPS[call.op], call.args, call.kwargs)
 
-    def _read_scalar(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _read_scalar(self, call: OpCall) -> Any:
         """``.item()``. On the meta device there is no value: return True or 1, as for a mask that hides nothing."""
-        tensor = args[0]
+        tensor = call.args[0]
         if isinstance(tensor, FakeTensor) or tensor.device.type != "meta":
-            out = func(*args, **kwargs)
+            out = call.run()
         else:
             out = True if tensor.dtype is torch.bool else 1.0 if tensor.dtype.is_floating_point else 1
         if self._scalar_reader is None:
-            self._scalar_reader = reader_of(schema_of(func), self.tape)
-        self._scalar_reader(args, kwargs, out, self.context_now())
+            self._scalar_reader = reader_of(schema_of(call.op), self.tape)
+        self._scalar_reader(call.args, call.kwargs, out, self.context_now())
         return out
 
     def is_foreign(self, kind: type) -> bool:

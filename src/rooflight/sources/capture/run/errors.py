@@ -13,6 +13,13 @@ _OWN: Final = f"{Path(__file__).parents[3]}/"
 _FAULTS: Final = (AssertionError, AttributeError, KeyError, NameError, TypeError)
 """Raised by Rooflight's own code, these are its faults, and their place is shown."""
 _NETWORK: Final = {"ConnectError", "ConnectionError", "gaierror"}  # urllib's, requests', httpx's
+_NO_GPU: Final = (
+    "not compiled with CUDA",
+    "no NVIDIA driver",
+    "No CUDA GPUs",
+    "no NVIDIA GPU",
+    "CUDA is not available",
+)
 _LONG: Final = 300  # characters of a message
 
 
@@ -37,7 +44,7 @@ def of_script(error: BaseException, start: CodeType) -> TracebackType | None:
 def reason_of(error: BaseException) -> str:
     """``train.py:12 raised ValueError: too short``; where it is known, what to do instead."""
     where = _line(list(_frames(error.__traceback__)))
-    text, names, cause = " ".join(str(error).split())[:_LONG].rstrip(".!"), set[str](), error
+    text, names, cause = _short(" ".join(str(error).split())), set[str](), error
     while cause is not None:
         names |= {kind.__name__ for kind in type(cause).__mro__}
         cause = cause.__cause__ or cause.__context__  # type: ignore[assignment]
@@ -45,9 +52,16 @@ def reason_of(error: BaseException) -> str:
         return f"{where} needs a network, which is not here: download it elsewhere, or start from random weights"
     if "MemoryError" in names or "can't allocate memory" in text:
         return f"{where} needs more memory than this machine has: tensors of the host are real, make them smaller"
+    if any(word in text for word in _NO_GPU):
+        return f"{where} needs a GPU, which is not here: rooflight run --on H100-SXM5-80GB ... runs it without one"
     if text.startswith(where):  # it says its line
         return text
     return f"{where} exits: {text}" if "SystemExit" in names else f"{where} raised {type(error).__name__}: {text}"
+
+
+def _short(text: str) -> str:
+    """No more than ``_LONG`` of it, whole words."""
+    return text.rstrip(".!") if len(text) <= _LONG else f"{text[:_LONG].rpartition(' ')[0]} ..."
 
 
 def _line(frames: list[TracebackType]) -> str:

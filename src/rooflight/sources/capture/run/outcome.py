@@ -12,6 +12,7 @@ import numpy as np
 
 from rooflight.hardware.machine.memory import host_memory
 from rooflight.records.measurement import Float64, Measurement
+from rooflight.records.quantity import count_of
 from rooflight.records.record import ScriptMemory, StorageKind
 from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
@@ -37,14 +38,15 @@ def session_of(
     others: float | None = None,
     sampler: Sampler | None = None,
     folder: Path | None = None,
+    error: str = "",
 ) -> Session:
     """The session of a run that has ended; without records where no step could be recorded. At most ``limit`` steps
     after the skipped ones are timed, those like the recorded one. ``others``: the share of the CPU of other programs.
-    ``sampler`` saw what the host did, and in ``folder`` is what workers of loaders saw.
+    ``sampler`` saw what the host did, and in ``folder`` is what workers of loaders saw. ``error``: what ended it.
     """
     finder.finish()
     kind, steps, caller, cycle = _found(finder)
-    run = Run(script=script, exit_code=exit_code, seen=_seen(finder))
+    run = Run(script=script, exit_code=exit_code, error=error, seen=_seen(finder))
     if kind is None:
         run = replace(run, between=sampler.whole if sampler is not None else ())
         empty = _empty()
@@ -230,12 +232,12 @@ def _of_a_device(
 def _seen(finder: StepFinder) -> str:
     """In words, what a script did that made no step."""
     parts = {
-        "calls of modules without parameters": finder.losses,
-        "calls of modules": sum(steps.count for steps in finder.modules.calls.values()),
-        "backward passes": finder.by_backward.count,
-        "optimizer steps": finder.by_optimizer.count,
+        ("call of modules without parameters", "calls of modules without parameters"): finder.losses,
+        ("call of a module", "calls of modules"): sum(steps.count for steps in finder.modules.calls.values()),
+        ("backward pass", "backward passes"): finder.by_backward.count,
+        ("optimizer step", "optimizer steps"): finder.by_optimizer.count,
     }
-    seen = ", ".join(f"{count:,} {name}" for name, count in parts.items() if count)
+    seen = ", ".join(count_of(count, *names) for names, count in parts.items() if count)
     broken = finder.broken or finder.recorder.broken
     why = f"; watching it failed ({broken}): please report it" if broken else ""
     return (seen or "no call of a module, backward pass or optimizer step") + why

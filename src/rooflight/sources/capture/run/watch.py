@@ -14,6 +14,7 @@ from typing import Any, Final
 from rooflight.records.package import uncollected
 from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
+from rooflight.sources.capture.run.errors import reason_of
 from rooflight.sources.capture.run.hooks import WhenImported, before_exit, before_terminated, install
 from rooflight.sources.capture.run.launch import mark_function, start
 from rooflight.sources.capture.run.sampler import Sampler
@@ -31,6 +32,7 @@ class Watch:
         self.bystander: Any = None  # sees from then on what other programs take of the CPU
         self.sampler: Sampler | None = None
         self.forks, self.broken = 0, ""
+        self.error = ""
         self.errors = _STDERR  # or a descriptor of it that the script does not know, closed in children
         with suppress(OSError):
             self.errors = os.dup(_STDERR)
@@ -78,8 +80,8 @@ class Watch:
         except KeyboardInterrupt:
             self.exit_code = -signal.SIGINT
             raise
-        except BaseException:
-            self.exit_code = 1
+        except BaseException as error:
+            self.exit_code, self.error = 1, reason_of(error)
             raise
         finally:
             sampler.stop()

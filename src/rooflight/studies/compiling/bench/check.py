@@ -26,6 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._pytree import keystr, tree_leaves, tree_leaves_with_path, tree_map
 
+from rooflight.sources.capture.op_call import OpCall, written_by
 from rooflight.sources.workloads.errors import in_one_line
 from rooflight.sources.workloads.outputs import Difference, compare, copied, tolerance_of
 from rooflight.studies.compiling.bench.result import Check, Rounding
@@ -233,7 +234,7 @@ class InFloat64(TorchDispatchMode):
             return func(*args, **kwargs)
         seeded = torch.Tag.nondeterministic_seeded in func.tags
         known = {_key(leaf) for leaf in leaves if _is_floating(leaf)}
-        written = _written(func, args, kwargs)
+        written = OpCall(func, args, kwargs).writes(written_by(func))
         own = any(isinstance(leaf, torch.Tensor) and not _is_floating(leaf) for leaf in written)
         wide = None if seeded or own else tree_map(self._widened, (args, kwargs))
         result = func(*args, **kwargs)
@@ -352,13 +353,3 @@ def _is_floating(leaf: Any) -> TypeGuard[Tensor]:
 
 def _key(tensor: Tensor) -> int:
     return 0 if tensor.layout != torch.strided else int(tensor.untyped_storage()._cdata)
-
-
-def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    given = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-    return [
-        leaf
-        for argument in func._schema.arguments
-        if argument.alias_info is not None and argument.alias_info.is_write
-        for leaf in tree_leaves(given.get(argument.name))
-    ]
