@@ -9,6 +9,7 @@ Of tensors, shapes, types, strides and devices are compared, of what is on the h
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import linecache
 import os
@@ -87,6 +88,7 @@ def inside(into: Path, author: str, only: str) -> None:
 
         setup, space["D"] = space["SETUP"], "cuda" if torch.cuda.is_available() else "cpu"
     exec(setup, dict(space))  # so that what it imports is there
+    gc.collect()
     lines = [line for line in space["LINES"].splitlines() if line and only in line]
     with into.open("w") as file:
         for line in lines:

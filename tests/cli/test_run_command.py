@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+import torch
 
 import rooflight as rl
 
@@ -245,6 +246,33 @@ def test_a_syntax_error(script):
     assert ended.err.startswith(plain.err)
 
 
+def test_what_ends_a_script_is_in_its_report(script):
+    ended = script("import torch\ntorch.nn.Linear(2, 2).cuda()")
+    assert ended.code == 1
+    if not torch.cuda.is_available():
+        says = (
+            "which ended with exit code 1: train.py:2 needs a GPU, which is not here: rooflight run --on H100-SXM5-80GB"
+        )
+        assert says in " ".join(ended.err.split())
+    ended = script("import torch\nraise KeyError('no ' + 'such ' * 100 + 'word')")
+    assert ended.run["error"].startswith("train.py:2 raised KeyError: 'no such such")
+    assert ended.run["error"].endswith("such ...")
+    assert ended.run["error"] in " ".join(ended.err.split())
+
+
+def test_scripts_that_a_script_begins_are_named(script, tmp_path):
+    (tmp_path / "other.py").write_text("print('here')")
+    ended = script("import subprocess, sys, torch\nsubprocess.run([sys.executable, 'other.py'])")
+    assert ended.out == "here\n"
+    assert "scripts begun by subprocess, and not watched: other.py (train.py:2)" in " ".join(ended.err.split())
+    ended = script("import os, subprocess\nsubprocess.run('true'); subprocess.run('python other.py', shell=True)")
+    assert "begun by subprocess, and not watched: other.py (train.py:2)" in " ".join(ended.err.split())
+    step = "import subprocess, torch\nnet = torch.nn.Linear(2, 2)\nsome = torch.optim.SGD(net.parameters())\n"
+    step += "for _ in range(9):\n    net(torch.ones(1, 2)).sum().backward(); some.step()\n"
+    script(step + "subprocess.run(['python', 'other.py'])")
+    assert any("not watched: other.py (train.py:6): run them" in note for note in rl.load("run.session").notes)
+
+
 def test_a_function_as_the_step(script):
     text = """
 import inspect, torch
@@ -380,6 +408,12 @@ print(len(found))
         ("--step function:x.py x.py", "with a file that exists"),
         ("--skip -1 x.py", "--skip"),
         ("--save . x.py", "is a folder"),
+        ("--price L4=1 x.py", "--price: no effect without --on"),
+        (
+            "torchrun --nproc-per-node 2 x.py --a 1",
+            "say rooflight run -m torch.distributed.run --nproc-per-node 2 x.py --a 1",
+        ),
+        ("python3 x.py --b", "say rooflight run x.py --b"),
         ("", "missing argument"),
     ],
 )

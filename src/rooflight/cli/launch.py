@@ -90,10 +90,14 @@ class Launch:
             rmtree(self.watched.folder, ignore_errors=True)
 
     def _report(self, watch: Watch) -> None:
+        from rooflight.sources.capture.run.hooks import programs_begun
+
         script, folder = self.watched.script, Path(self.watched.folder)
         if watch.finder is None or watch.broken:
             why = f"could not be watched ({watch.broken})" if watch.broken else "imported no torch"
-            watch.say(f"{script} {why}: there is nothing to report{'; ' * bool(watch.error)}{watch.error}")
+            watch.say(
+                "; ".join(filter(None, (f"{script} {why}: there is nothing to report", watch.error, programs_begun())))
+            )
             return
         from rooflight.sources.capture.run.children import with_parts
         from rooflight.sources.capture.run.outcome import session_of

@@ -145,6 +145,7 @@ class Child:
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
             mark_function(file, name, lambda: self.finder)
+        run_hooks.follow_programs()
         self._watch()
 
     def _watch(self) -> None:

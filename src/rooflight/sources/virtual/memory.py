@@ -69,6 +69,10 @@ class Memory:
             held.key, held.where = key, calling_place()
             self._allocate(held, storage.nbytes())
 
+    def has(self, storage: torch.UntypedStorage) -> bool:
+        """Whether it is on the device."""
+        return storage._cdata in self._held
+
     def now(self) -> tuple[int, int]:
         """Bytes that storages asked for, and how many those are."""
         return sum(each.nbytes for each in self._held.values()), len(self._held)

@@ -6,7 +6,6 @@ results; these are remembered by kind of call. Where all its inputs are known (`
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any, Final
@@ -23,10 +22,10 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from rooflight.sources.capture.op_call import OpCall, tensors_of, written_by
-from rooflight.sources.capture.record.composites import COMPOSITE_OPS, call_unrecorded, decomposed
-from rooflight.sources.capture.record.dispatch import is_composite
+from rooflight.sources.capture.op_call import OpCall, tensors_of
+from rooflight.sources.capture.record.composites import call_unrecorded, decomposed
 from rooflight.sources.capture.run.callers import calling_line
+from rooflight.sources.virtual.facts import NONE_THERE, Facts
 from rooflight.sources.virtual.likely import balanced, expect_share, guess, likely_of
 from rooflight.sources.virtual.memory import Memory
 from rooflight.sources.virtual.values import Answers, Values, covers, is_small
@@ -37,17 +36,8 @@ _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
 _DENSE: Final = frozenset({torch.strided, torch.jagged})
-_ODD: Final = re.compile(r"(?<!cslt_)sparse(?!_semi)|nested_tensor")
-_NONE_THERE: Final = "a virtual GPU has no sparse and no strided nested tensors, whose sizes are in values"
-_VALUELESS: Final = ("empty", "resize")  # beside what a generator makes
-_SILENT: Final = {"native_batch_norm": (3, 4), "cudnn_batch_norm": (3, 4), "miopen_batch_norm": (3, 4)}
-"""Arguments that an op writes although its schema does not say so."""
-_HEAVY: Final = frozenset({"mm", "addmm", "bmm", "convolution", "linear", "baddbmm"})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
-_PRODUCTS: Final = frozenset({"mm", "addmm", "bmm", "baddbmm", "mv", "dot"})
-_FILLS: Final = frozenset({"fill_", "zero_"})  # write what is there several times, too
 _COPIES: Final = frozenset({"copy_", "_foreach_copy_", "resize_"})  # between devices
-_ALWAYS_RUN: Final = frozenset({"resize_", "set_", "nonzero", "lift_fresh", "lift", "record_stream"})
 _DECIDES: Final = {
     "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
     "__and__": False,
@@ -59,45 +49,6 @@ HANDLERS: Final[dict[Any, Handler]] = {}
 
 class _OddError(Exception):
     """A call that a key cannot describe completely."""
-
-
-class Facts:
-    """What the schema of an op says, once."""
-
-    __slots__ = ("composite", "kind", "known", "name", "on_host", "overwrites", "refused", "routed", "view", "written")
-
-    def __init__(self, func: Any) -> None:
-        schema = func._schema
-        self.name = name = schema.name.split("::")[-1]
-        given = [each.alias_info for each in schema.arguments]
-        returned = [each.alias_info for each in schema.returns]
-        self.written = written_by(func)
-        self.written += [(place, schema.arguments[place].name) for place in _SILENT.get(name, ())]
-        self.view = any(given) and not self.written
-        random = torch.Tag.nondeterministic_seeded in func.tags
-        self.on_host = func.namespace == "aten" and not self.view and not any(word in name for word in _VALUELESS)
-        self.known = self.on_host and not random and name not in _HEAVY
-        of_sizes_in_values = _ODD.search(name) if func.namespace == "aten" else None
-        self.refused = f"{_NONE_THERE} ({func})" if of_sizes_in_values else ""
-        self.overwrites = torch.Tag.pointwise in func.tags and name not in _FILLS
-        self.routed = func in COMPOSITE_OPS
-        self.composite = self.routed or is_composite(func)
-        self.kind = ""
-        """How its results are made again: "new", "view", "written", or never."""
-        if func.namespace == "c10d" and name != "broadcast_":  # no schema there says what is written
-            self.written = [(place, each.name) for place, each in enumerate(schema.arguments)]
-        if func.namespace != "aten" or name in _ALWAYS_RUN or torch.Tag.inplace_view in func.tags:
-            return
-        if not any("Tensor" in str(each.type) for each in schema.arguments):
-            return
-        if name == "_unsafe_view":  # a view, though its schema does not say so
-            self.kind = "view"
-        elif not any(given) and not any(returned):
-            self.kind = "new"
-        elif self.written:
-            self.kind = "written" if len(returned) <= 1 and (not returned or returned[0] is not None) else ""
-        elif len(returned) == 1 and given[0] and not any(given[1:]):
-            self.kind = "view"
 
 
 class VirtualMode(TorchDispatchMode):
@@ -199,22 +150,15 @@ class VirtualMode(TorchDispatchMode):
     # -- results
 
     def _run(self, call: OpCall, facts: Facts) -> Any:
-        if facts.refused:
-            raise NotImplementedError(facts.refused)
         if "device" in call.kwargs:
             call = call.with_options(device=self.with_index(call.kwargs["device"]))
         call = self._unpinned(call)
         written = call.writes(facts.written)
+        facts.refuse(call, written)
         if any(not isinstance(each, FakeTensor) for each in written):  # what is real stays so
             if call.op.namespace == "aten" and facts.name not in _COPIES:
                 one_device(written[0].device, call.tensors)
             return call.mapped(self.real_of).run()
-        if facts.name in _PRODUCTS and len({each.dtype for each in call.tensors}) > 1:
-            raise RuntimeError(
-                f"{facts.name}: expected tensors of one dtype, but got {[each.dtype for each in call.tensors]}"
-            )
-        if facts.overwrites and any(0 in each.stride() and each.numel() for each in written):
-            _refuse_overlap(written)
         key = _key_of(call) if facts.kind else None
         learnt = self._known.get(key) if key is not None else None
         if learnt is not None:
@@ -456,19 +400,10 @@ def one_device(device: torch.device, tensors: Iterable[Any]) -> None:
             )
 
 
-def _refuse_overlap(written: Iterable[torch.Tensor]) -> None:
-    """Raise RuntimeError, as torch does, for a tensor of which several elements are one."""
-    if any(step == 0 and size > 1 for each in written for size, step in zip(each.shape, each.stride(), strict=True)):
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single memory location. "
-            "Please clone() the tensor before performing the operation."
-        )
-
-
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor. Raises NotImplementedError of a sparse one, whose values would say how large it is."""
     if tensor.layout not in _DENSE:
-        raise NotImplementedError(_NONE_THERE)
+        raise NotImplementedError(NONE_THERE)
     return tensor
 
 

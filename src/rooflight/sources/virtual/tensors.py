@@ -158,9 +158,15 @@ def _give_addresses(mode: VirtualMode) -> None:
         return first(self.untyped_storage()) + int(self.storage_offset()) * self.element_size()
 
     def first(storage: torch.UntypedStorage) -> int:
-        return int(storage._cdata << 5 if storage.device.type == "meta" else begin(storage))
+        return int(storage._cdata << 5 if where.__get__(storage).type == "meta" else begin(storage))
+
+    def place(storage: torch.UntypedStorage) -> torch.device:
+        found: torch.device = where.__get__(storage)
+        return mode.device if found.type == "meta" and mode.memory.has(storage) else found
 
     storages: Any = torch.UntypedStorage
+    where = storages.device
+    storages.device = property(place)
     at, begin = tensor.data_ptr, storages.data_ptr
     tensor.data_ptr, storages.data_ptr = address, first
 
@@ -264,10 +270,11 @@ def _class_of(kind: Any) -> type:
 
 
 def _seen_as(tensor: torch.Tensor, kind: Any) -> torch.Tensor:
-    if kind in (torch.Tensor, FakeTensor) or isinstance(tensor, kind):
+    plain = kind in (torch.Tensor, FakeTensor)
+    if type(tensor) is FakeTensor if plain else isinstance(tensor, kind):
         return tensor
     seen: torch.Tensor = tensor.view_as(tensor)
-    seen.__class__ = kind if issubclass(kind, FakeTensor) else _class_of(kind)
+    seen.__class__ = FakeTensor if plain else kind if issubclass(kind, FakeTensor) else _class_of(kind)
     return seen
 
 

@@ -7,15 +7,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from rooflight.sources.capture.own_code import is_users, place_in
 from rooflight.sources.capture.phases import subscribe
 from rooflight.sources.capture.run.workers import watch_workers
 
@@ -59,6 +60,40 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
         then()
     else:
         sys.meta_path.insert(0, WhenImported(name, then))
+
+
+_PROGRAMS: Final = dict[str, str]()  # scripts of the user's that were begun by subprocess, and at which line
+
+
+def follow_programs() -> None:
+    """Take note of other scripts that this process begins by subprocess: they are not watched."""
+
+    def listen() -> None:
+        process: Any = sys.modules["subprocess"].Popen
+        begin = process.__init__
+
+        @wraps(begin)
+        def init(self: Any, args: Any, *rest: Any, **how: Any) -> None:
+            words = args.split() if isinstance(args, str) else map(str, args) if isinstance(args, Iterable) else ()
+            script = next(
+                (word for word in words if word.endswith(".py") and is_users(str(Path(word).absolute()))), None
+            )
+            frame = sys._getframe(1)
+            while frame.f_back is not None and not is_users(frame.f_code.co_filename):
+                frame = frame.f_back
+            if script is not None and is_users(frame.f_code.co_filename):
+                _PROGRAMS.setdefault(script, place_in(frame.f_code, frame.f_lineno).at)
+            begin(self, args, *rest, **how)
+
+        process.__init__ = init
+
+    when_imported("subprocess", listen)
+
+
+def programs_begun() -> str:
+    """Which scripts were begun so; empty if none was."""
+    named = ", ".join(f"{script} ({at})" for script, at in _PROGRAMS.items())
+    return named and f"begun by subprocess, and not watched: {named}"
 
 
 def install(finder: StepFinder, folder: Path | None = None) -> None:

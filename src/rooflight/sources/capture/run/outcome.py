@@ -18,6 +18,7 @@ from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
 from rooflight.sources.capture.run.callers import Caller
 from rooflight.sources.capture.run.finder import StepFinder
+from rooflight.sources.capture.run.hooks import programs_begun
 from rooflight.sources.capture.run.left import ENOUGH
 from rooflight.sources.capture.run.sampler import Sampler
 from rooflight.sources.capture.run.steps import APART, Steps
@@ -76,7 +77,8 @@ def session_of(
         between = _with_lines(between, sampler, *steps.spans(cycle), np.array([each for each in counted if each]))
     run = replace(run, step=step, between=between, alike=steps.alike(cycle, place, undisturbed))
     session = kept.session if kept is not None else _empty()
-    notes = (*session.notes, *finder.recorder.notes)
+    begun = [f"Scripts {each}: run them by rooflight run." for each in [programs_begun()] if each]
+    notes = (*session.notes, *finder.recorder.notes, *begun)
     process = host_memory()
     left, memory = finder.recorder.left, ScriptMemory(resident_bytes=process.peak_bytes if process else 0)
     if left is not None and left.steps >= ENOUGH:
@@ -240,6 +242,7 @@ def _seen(finder: StepFinder) -> str:
     seen = ", ".join(count_of(count, *names) for names, count in parts.items() if count)
     broken = finder.broken or finder.recorder.broken
     why = f"; watching it failed ({broken}): please report it" if broken else ""
+    why += f"; scripts {each}" if (each := programs_begun()) else ""
     return (seen or "no call of a module, backward pass or optimizer step") + why
 
 

@@ -13,9 +13,21 @@ from typing import Any, Final
 
 from rooflight.records.package import uncollected
 from rooflight.records.timeline import StepKind
-from rooflight.sources.capture.run.children import ELASTIC, Watched, follow_launched, follow_spawned, write_part
+from rooflight.sources.capture.run.children import (
+    ELASTIC,
+    Watched,
+    follow_launched,
+    follow_spawned,
+    write_part,
+)
 from rooflight.sources.capture.run.errors import reason_of
-from rooflight.sources.capture.run.hooks import WhenImported, before_exit, before_terminated, install
+from rooflight.sources.capture.run.hooks import (
+    WhenImported,
+    before_exit,
+    before_terminated,
+    follow_programs,
+    install,
+)
 from rooflight.sources.capture.run.launch import mark_function, start
 from rooflight.sources.capture.run.sampler import Sampler
 
@@ -39,6 +51,7 @@ class Watch:
         self._ended: Callable[[Watch], None] | None = ended
         self._whole, self._parent = ended, 0
         self._open_process = os.getpid()
+        follow_programs()
         sys.meta_path.insert(0, WhenImported("torch", self._torch_is_there))
         sys.meta_path.insert(0, WhenImported(ELASTIC, lambda: follow_launched(watched)))
         if watched.only is StepKind.FUNCTION:
