@@ -40,6 +40,7 @@ from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.launch import first_path, mark_function, start
 from rooflight.sources.capture.run.left import ENOUGH
 from rooflight.sources.capture.run.outcome import session_of
+from rooflight.sources.capture.run.recording import Listener
 from rooflight.sources.virtual import (
     absent,
     api,
@@ -71,7 +72,7 @@ _MOST_UNKNOWN: Final = 16
 """So many steps without an optimizer are waited for that their cycle shows."""
 
 
-class Child:
+class Child(Listener):
     """The process in which the script runs."""
 
     def __init__(self, wanted: Wanted) -> None:
@@ -80,7 +81,6 @@ class Child:
         self.at_end: list[Callable[[], None]] = []
         self._began = time.monotonic()
         self._kept_at: dict[str, float] = {}
-        self._steps = 0
         self._optimizes = self._leaves = False
         self._in_eval: set[tuple[str, int]] = set()  # lines that ended the training mode of a model
 
@@ -150,36 +150,7 @@ class Child:
 
     def _watch(self) -> None:
         """End when the step is recorded; say how far the script is."""
-        finder, recorder = self.finder, self.finder.recorder
-        keep, add = recorder.keep, finder.by_optimizer.add
-
-        def kept(kind: Any, *place: int, **how: Any) -> None:
-            keep(kind, *place, **how)
-            found = recorder.kept.get(kind)
-            if found is None or recorder.records or found.place < self.wanted.program.skip:
-                return
-            if recorder.settled or finder.only is not None:
-                self._leave_soon()
-                return
-            if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
-                return
-            self._kept_at.setdefault(kind, time.monotonic())
-            unknown = finder.by_backward.length != found.cycle and finder.by_backward.count < _MOST_UNKNOWN
-            enough_s = _LONG_S if self._optimizes or unknown or not found.whole else _ENOUGH_S
-            if time.monotonic() - self._kept_at[kind] > enough_s:
-                self.leave(0)
-
-        def added(*args: Any) -> None:
-            add(*args)
-            self._steps += 1
-
-        def ended() -> None:
-            end()
-            if self._leaves and (recorder.left is None or recorder.left.steps >= ENOUGH) and not self._to_come():
-                self.leave(0)
-
-        end, recorder.ended = recorder.ended, ended  # type: ignore[method-assign]
-
+        self.finder.recorder.listener = self
         begin = Optimizer.__init__
 
         @wraps(begin)
@@ -197,10 +168,32 @@ class Child:
             return ends_training(module)
 
         nn.Module.eval = evaluates  # type: ignore[method-assign, assignment]
-        recorder.keep, finder.by_optimizer.add = kept, added  # type: ignore[method-assign, assignment]
         self._watch_processes()
         if self.wanted.loud:
             start_new_thread(self._say_where, ())
+
+    def kept(self, kind: StepKind) -> None:
+        """Leave once the step that is asked for was recorded, or none that is better is to come."""
+        finder, recorder = self.finder, self.finder.recorder
+        found = recorder.kept.get(kind)
+        if found is None or recorder.records or found.place < self.wanted.program.skip:
+            return
+        if recorder.settled or finder.only is not None:
+            self._leave_soon()
+            return
+        if finder.by_optimizer.count and kind is not StepKind.OPTIMIZER:  # a part of a step
+            return
+        self._kept_at.setdefault(kind, time.monotonic())
+        unknown = finder.by_backward.length != found.cycle and finder.by_backward.count < _MOST_UNKNOWN
+        enough_s = _LONG_S if self._optimizes or unknown or not found.whole else _ENOUGH_S
+        if time.monotonic() - self._kept_at[kind] > enough_s:
+            self.leave(0)
+
+    def ended(self) -> None:
+        """Leave where it shows what the recorded step left, and no evaluation is to come."""
+        left = self.finder.recorder.left
+        if self._leaves and (left is None or left.steps >= ENOUGH) and not self._to_come():
+            self.leave(0)
 
     def _leave_soon(self) -> None:
         """Leave once it shows what the recorded step left behind and what an evaluation needs, or soon."""
@@ -235,7 +228,7 @@ class Child:
         """Say every few seconds how far the script is, on a thread that no mode of torch's sees."""
         while True:
             time.sleep(_QUIET_S)
-            seconds, number = time.monotonic() - self._began, self._steps + 1
+            seconds, number = time.monotonic() - self._began, self.finder.by_optimizer.count + 1
             calls = self.finder.recorder.calls
             what = f"recording step {number}, {calls:,} calls so far" if calls else f"before the end of step {number}"
             print(f"rooflight: {seconds:.0f} s: {what}", file=sys.__stderr__, flush=True)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import get_ident
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 import torch
+from torch import nn
 from torch._C import _current_graph_task_id
 from torch.compiler import is_dynamo_compiling
 from torch.optim import optimizer as torch_optimizer
@@ -136,6 +137,16 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         """Ops from here on belong to the phase ``name``. Does nothing while the recording is not open."""
         if self._source is not None and self._session is None:
             self._source.set_phase(name)
+
+    @property
+    def calls(self) -> int:
+        """How many calls it has so far."""
+        return len(self._tape)
+
+    def within(self, module: nn.Module, args: Any) -> None:
+        """The block began inside a call of ``module`` with ``args``, of which torch has run the hooks."""
+        if self._tracker is not None:
+            self._tracker._enter(module, args)
 
     def abandon(self) -> None:
         """Remove the recording from torch without keeping it. Inside an op that is not completely possible: torch puts

@@ -41,11 +41,22 @@ class Kept:
     followed: int = 0
 
 
+class Listener:
+    """What a recorder tells, of which all may be passed over."""
+
+    def kept(self, kind: StepKind) -> None:
+        """A step of this kind ended, and was kept if it was recorded."""
+
+    def ended(self) -> None:
+        """A step ended, and what it left was looked at."""
+
+
 class Recorder:
-    """Records one step after ``skip`` steps, and one before, which serves if no other follows."""
+    """Records one step after ``skip`` steps, and one before, which serves if no other follows. Tells ``listener``."""
 
     def __init__(self, skip: int) -> None:
         self.skip = skip
+        self.listener = Listener()
         self._open: record | None = None
         self._kind: StepKind | None = None
         self._place = 0
@@ -76,7 +87,7 @@ class Recorder:
     @property
     def calls(self) -> int:
         """How many calls the recording that is open has."""
-        return len(self._open._tape) if self._open is not None else 0
+        return self._open.calls if self._open is not None else 0
 
     def wants(self, kind: StepKind, place: int, cycle: int = 1, *, whole: bool = True) -> bool:
         """Whether the step at this place should be recorded; ``whole``: as it seems, without an evaluation."""
@@ -109,8 +120,8 @@ class Recorder:
             self._fails(error)
             return
         self._open = recording
-        if module is not None and recording._tracker is not None:
-            recording._tracker._enter(module, args)
+        if module is not None:
+            recording.within(module, args)
 
     def begin_evaluation(self, module: nn.Module, args: Any) -> None:
         """Record what an evaluation does, from this call of ``module`` until ``keep_what_ended``."""
@@ -138,6 +149,10 @@ class Recorder:
         is ``known`` how many of their calls make a step and this one is ``whole``. Two steps are no step. Steps of
         other kinds within a phase do not end its recording.
         """
+        self._keep(kind, place, so_far=so_far, known=known, whole=whole)
+        self.listener.kept(kind)
+
+    def _keep(self, kind: StepKind, place: int | None, *, so_far: bool, known: bool, whole: bool) -> None:
         kept, settles = self.kept.get(kind), known and kind is StepKind.OPTIMIZER
         if known and kept is not None and not kept.whole:
             kept.followed += 1
@@ -183,6 +198,7 @@ class Recorder:
             except Exception as error:  # of objects of the program's own
                 self.left = None
                 self.notes.append(f"What steps leave behind could not be followed ({type(error).__name__}: {error}).")
+        self.listener.ended()
 
     def keep_what_ended(self) -> None:
         """End a recording of an evaluation's batch, or of a step that ended inside a compiled function, now that this
