@@ -118,13 +118,14 @@ def test_on_a_cpu_nothing_happens() -> None:
 
 REAL = """
 import torch
-from rooflight.sources.capture.run.finder import StepFinder
+from rooflight.sources.capture.run.listening import Listening
 from rooflight.sources.capture.run.hooks import install
 from rooflight.sources.capture.run.outcome import session_of
 from rooflight.sources.capture.time.window import Kineto
-finder = StepFinder(skip=1)
+ear = Listening(skip=1)
+finder = ear.finder
 finder.window.device, finder.window._kineto = "cpu", Kineto(None)
-install(finder)
+install(ear)
 net = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.GELU(), torch.nn.Linear(256, 8))
 some = torch.optim.SGD(net.parameters(), lr=1e-3)
 for _ in range(16):

@@ -36,9 +36,9 @@ from rooflight.sources.capture.run import hooks as run_hooks
 from rooflight.sources.capture.run.callers import calling_place
 from rooflight.sources.capture.run.elsewhere import Wanted
 from rooflight.sources.capture.run.errors import reason_of
-from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.launch import first_path, mark_function, start
 from rooflight.sources.capture.run.left import ENOUGH
+from rooflight.sources.capture.run.listening import Listening
 from rooflight.sources.capture.run.outcome import session_of
 from rooflight.sources.capture.run.recording import Listener
 from rooflight.sources.virtual import (
@@ -137,14 +137,15 @@ class Child(Listener):
         know_fakes(self.mode.values.of)
         program = wanted.program
         only = StepKind(program.only) if program.only else None
-        self.finder = StepFinder(skip=program.skip, only=only, named=program.named)
-        run_hooks.install(self.finder)
+        ear = Listening(skip=program.skip, only=only, named=program.named)
+        self.finder = ear.finder
+        run_hooks.install(ear)
         self.finder.recorder.standing = self.mode.memory.standing
         self.finder.recorder.allocated = self.mode.memory.now
         self.mode.memory.phase = self._phase
         if only is StepKind.FUNCTION:
             file, _, name = program.named.rpartition(":")
-            mark_function(file, name, lambda: self.finder)
+            mark_function(file, name, lambda: ear)
         run_hooks.follow_programs()
         self._watch()
 

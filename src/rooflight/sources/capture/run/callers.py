@@ -9,69 +9,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NamedTuple
-from weakref import ref
+from typing import Any, Final
 
 import torch
-from torch import nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from rooflight.records.account import Place
 from rooflight.sources.capture.own_code import is_users, place_in
-from rooflight.sources.capture.run.steps import Steps
 
 _FRAMES_OF_A_HOOK: Final = 8
-
-
-class Caller(NamedTuple):
-    """The name in reports, and the line of the script that calls it."""
-
-    name: str
-    where: Place
-
-
-class Weights(NamedTuple):
-    """Elements of a module's parameters, and whether one of them is trained."""
-
-    elements: int
-    trained: bool
-
-
-class Modules:
-    """The modules that were called from outside others, by number; ``heaviest`` is that with the most parameters."""
-
-    def __init__(self) -> None:
-        self.calls: dict[int, Steps] = {}
-        self.called: dict[int, tuple[Caller, Weights]] = {}
-        self.heaviest = -1
-        self._weights: dict[int, tuple[ref[nn.Module], Weights, int]] = {}  # by id
-        self._seen = 0
-
-    def weights_of(self, module: nn.Module) -> Weights:
-        """Its weights; those of a lazy module are not known yet."""
-        return self._found(module)[1]
-
-    def number_of(self, module: nn.Module) -> int:
-        """Its number, given at its first call."""
-        _, weights, number = self._found(module)
-        if number not in self.calls:
-            self.calls[number] = Steps()
-            self.called[number] = Caller(type(module).__name__, calling_place()), weights
-            if self.heaviest < 0 or weights.elements > self.called[self.heaviest][1].elements:
-                self.heaviest = number
-        return number
-
-    def _found(self, module: nn.Module) -> tuple[ref[nn.Module], Weights, int]:
-        found = self._weights.get(id(module))
-        if found is None or found[0]() is not module:
-            parameters = list(module.parameters())
-            lazy = any(isinstance(each, (UninitializedParameter, UninitializedBuffer)) for each in parameters)
-            elements = 1 if lazy else sum(each.numel() for each in parameters)
-            found = ref(module), Weights(elements, any(each.requires_grad for each in parameters)), self._seen
-            self._seen += 1
-            if not lazy:
-                self._weights[id(module)] = found
-        return found
 
 
 def calling_place() -> Place:

@@ -1,4 +1,4 @@
-"""Waits until the script imports torch, and then lets a ``StepFinder`` hear of modules, backward passes, optimizers,
+"""Waits until the script imports torch, and then lets ``Listening`` hear of modules, backward passes, optimizers,
 loaders and checkpoints. Children that are forked, or spawned by multiprocessing, are watched too.
 """
 
@@ -21,7 +21,7 @@ from rooflight.sources.capture.phases import subscribe
 from rooflight.sources.capture.run.workers import watch_workers
 
 if TYPE_CHECKING:
-    from rooflight.sources.capture.run.finder import StepFinder
+    from rooflight.sources.capture.run.listening import Listening
 
 
 class WhenImported(MetaPathFinder):
@@ -96,7 +96,7 @@ def programs_begun() -> str:
     return named and f"begun by subprocess, and not watched: {named}"
 
 
-def install(finder: StepFinder, folder: Path | None = None) -> None:
+def install(ear: Listening, folder: Path | None = None) -> None:
     """Set the hooks, for the rest of the process. What an error in one of them leaves is a script without hooks.
     Workers of loaders leave their lines in ``folder``.
     """
@@ -105,19 +105,19 @@ def install(finder: StepFinder, folder: Path | None = None) -> None:
     for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
                  "loader_begins", "checkpoint_begins", "function_begins", "function_ended",
                  "phase_changes"):  # fmt: skip
-        setattr(finder, name, _unharmed(finder, getattr(finder, name)))
-    register_optimizer_step_pre_hook(finder.optimizer_begins)
-    register_optimizer_step_post_hook(finder.optimizer_ended)
-    _watch_backward(finder)
-    _watch_loaders_and_checkpoints(finder)
+        setattr(ear, name, _unharmed(ear, getattr(ear, name)))
+    register_optimizer_step_pre_hook(ear.optimizer_begins)
+    register_optimizer_step_post_hook(ear.optimizer_ended)
+    _watch_backward(ear)
+    _watch_loaders_and_checkpoints(ear)
     if folder is not None:
         watch_workers(folder)
-    subscribe(finder.phase_changes)
+    subscribe(ear.phase_changes)
     _hide_hook()
-    finder.watch()
+    ear.watch()
 
 
-def _watch_backward(finder: StepFinder) -> None:
+def _watch_backward(ear: Listening) -> None:
     import torch
 
     engine: Any = torch.autograd
@@ -125,20 +125,17 @@ def _watch_backward(finder: StepFinder) -> None:
 
     @wraps(run_backward)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if in_backward() != -1 or not finder.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
+        if in_backward() != -1 or not ear.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
             return run_backward(*args, **kwargs)
-        if finder.in_known_step:
-            finder.backwards += 1
-            return run_backward(*args, **kwargs)
-        finder.backward_begins()
+        ear.backward_begins()
         found = run_backward(*args, **kwargs)
-        finder.backward_ended()
+        ear.backward_ended()
         return found
 
     engine._engine_run_backward = watched
 
 
-def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
+def _watch_loaders_and_checkpoints(ear: Listening) -> None:
     import torch
     import torch.utils.data.dataloader as loaders
 
@@ -147,22 +144,22 @@ def _watch_loaders_and_checkpoints(finder: StepFinder) -> None:
     @wraps(following)
     def watched_next(self: Any) -> Any:
         data, first = getattr(self, "_dataset", None), not getattr(self, "_num_yielded", 1)
-        begin = finder.loader_begins(data, getattr(self, "_num_workers", 0))
+        begin = ear.loader_begins(data, getattr(self, "_num_workers", 0))
         try:
             batch = following(self)
         finally:
-            finder.waits.fetched(begin)
+            ear.loader_ended(begin)
         if first:
-            finder.waits.begins_epoch(data, batch)
+            ear.epoch_begins(data, batch)
         return batch
 
     @wraps(write)
     def watched_save(*args: Any, **kwargs: Any) -> Any:
-        begin = finder.checkpoint_begins()
+        begin = ear.checkpoint_begins()
         try:
             return write(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
-            finder.waits.saved(begin)
+            ear.checkpoint_ended(begin)
 
     loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
     torch.serialization._save = watched_save
@@ -172,7 +169,7 @@ def _hide_hook() -> None:
     """Torch warns of hooks around compiled modules; the finder's is off inside calls."""
     from torch.nn.modules import module as modules
 
-    from rooflight.sources.capture.run.finder import HOOK
+    from rooflight.sources.capture.run.listening import HOOK
 
     any_hook: Any = modules._has_any_global_hook
 
@@ -187,11 +184,12 @@ def _hide_hook() -> None:
     modules._has_any_global_hook = any_other_hook
 
 
-def _unharmed(finder: StepFinder, method: Callable[..., Any]) -> Callable[..., Any]:
+def _unharmed(ear: Listening, method: Callable[..., Any]) -> Callable[..., Any]:
     """The method; an error in it ends the watching, not the script."""
 
     @wraps(method)
     def run(*args: Any) -> Any:
+        finder = ear.finder
         if finder.broken:
             return None
         try:

@@ -59,23 +59,23 @@ class _Script(SourceFileLoader):
 _marked: tuple[str, list[str]] | None = None
 
 
-def mark_function(file: str, name: str, finder_of: Callable[[], Any]) -> None:
+def mark_function(file: str, name: str, ear_of: Callable[[], Any]) -> None:
     """Let each call of the function ``name`` (``Class.method`` too) of ``file``, once that is loaded, be a step of the
-    ``StepFinder`` that is there by then. Lines stay where they are.
+    ``Listening`` that is there by then. Lines stay where they are.
     """
     global _marked
 
     def as_step(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            finder = finder_of()
-            if finder is None:
+            ear = ear_of()
+            if ear is None:
                 return function(*args, **kwargs)
-            finder.function_begins()
+            ear.function_begins()
             try:
                 return function(*args, **kwargs)
             finally:
-                finder.function_ended()
+                ear.function_ended()
 
         return run
 

@@ -16,7 +16,7 @@ from rooflight.records.quantity import count_of
 from rooflight.records.record import ScriptMemory, StorageKind
 from rooflight.records.session import Int64, Session
 from rooflight.records.timeline import Between, HostLine, HostTime, Run, RunStep, StepKind, Within
-from rooflight.sources.capture.run.callers import Caller
+from rooflight.sources.capture.run.events import Caller
 from rooflight.sources.capture.run.finder import StepFinder
 from rooflight.sources.capture.run.hooks import programs_begun
 from rooflight.sources.capture.run.left import ENOUGH
@@ -62,7 +62,7 @@ def session_of(
         name=caller.name,
         where=caller.where,
         count=(steps.count - steps.before) // cycle,
-        begins=_begins(finder.begun_by) if kind in ("optimizer", "backward") else f"the call of {caller.name}",
+        begins=finder.begins if kind in ("optimizer", "backward") else f"the call of {caller.name}",
         recorded=None if place is None else place + 1,
         calls=_calls(finder, steps) if kind is StepKind.OPTIMIZER else (),
         turns=steps.turns(cycle if kept is None else kept.cycle),
@@ -131,14 +131,6 @@ def _with_lines(
         by_name[_LIES_IN.get(line.within, "other")].append(line)
     without = evaluating.lines if evaluating is not None else ()
     return tuple(replace(each, lines=tuple(by_name.get(each.name, without))) for each in between)
-
-
-def _begins(by: type | None) -> str:
-    if by is None:
-        return "the end of the one before"
-    if any(each.__name__ == "Optimizer" for each in by.__mro__):
-        return f"the call of {by.__name__}.step, which runs the model"
-    return f"the first call of {by.__name__} with gradients on"
 
 
 def _found(finder: StepFinder) -> tuple[StepKind | None, Steps, Caller, int]:

@@ -1,22 +1,38 @@
-"""What a ``StepFinder`` remembers until it knows: a running call, an open phase, where a step may have begun."""
+"""What a ``StepFinder`` remembers: modules, a running call, an open phase, where a step may have begun."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import nn
+from rooflight.sources.capture.run.events import Called, Caller, Weights
+from rooflight.sources.capture.run.steps import Steps
 
-from rooflight.sources.capture.run.callers import Caller
+
+class Modules:
+    """The modules that were called from outside others, by number; ``heaviest`` is that with the most parameters."""
+
+    def __init__(self) -> None:
+        self.calls: dict[int, Steps] = {}
+        self.called: dict[int, tuple[Caller, Weights]] = {}
+        self.heaviest = -1
+
+    def note(self, event: Called) -> bool:
+        """A module is called. Returns whether it is a new one, and has the most parameters so far."""
+        if event.number in self.calls:
+            return False
+        self.calls[event.number] = Steps()
+        self.called[event.number] = Caller(event.kind, event.where), event.weights
+        heavier = self.heaviest < 0 or event.weights.elements > self.called[self.heaviest][1].elements
+        self.heaviest = event.number if heavier else self.heaviest
+        return heavier
 
 
 class Call(NamedTuple):
     """A call of a module that is running and may itself be the step."""
 
-    module: nn.Module
-    begin: int
+    event: Called
     recorded: bool
-    elements: int
 
 
 class Block(NamedTuple):
@@ -37,7 +53,7 @@ class Undecided:
 
     first: tuple[int, int, tuple[int, int, int]] | None = None  # where the first step may have begun
     with_gradients_since: int = 0
-    by: type | None = None  # the model in evaluation mode that was called with gradients on
+    by: str = ""  # the model in evaluation mode that was called with gradients on
     backward_end: tuple[int, int] = (0, 0)
     ended_by_backward: bool = False
     only_grads: bool = True  # no call of backward so far

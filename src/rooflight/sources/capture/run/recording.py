@@ -101,19 +101,9 @@ class Recorder:
         self, kind: StepKind, place: int, cycle: int = 1, module: nn.Module | None = None, args: Any = ()
     ) -> None:
         """Record a step from here on; ``module`` is the one that is being called, of which torch has run the hooks."""
-        with uncollected():
-            from rooflight.sources.capture.holders import holders
-            from rooflight.sources.capture.record.recorder import record
-
         self._kind, self._place, self._cycle, self._holds = kind, place, cycle, set()
         self.count += 1
-        recording = record(
-            memory=True,
-            times=True,
-            compiled_eagerly="torch._dynamo" in sys.modules,
-            on_error=self._fails,
-            standing=self.standing or holders,
-        )
+        recording = self._made()
         try:
             recording.__enter__()
         except Exception as error:
@@ -122,6 +112,19 @@ class Recorder:
         self._open = recording
         if module is not None:
             recording.within(module, args)
+
+    def _made(self) -> record:
+        with uncollected():
+            from rooflight.sources.capture.holders import holders
+            from rooflight.sources.capture.record.recorder import record
+
+        return record(
+            memory=True,
+            times=True,
+            compiled_eagerly="torch._dynamo" in sys.modules,
+            on_error=self._fails,
+            standing=self.standing or holders,
+        )
 
     def begin_evaluation(self, module: nn.Module, args: Any) -> None:
         """Record what an evaluation does, from this call of ``module`` until ``keep_what_ended``."""

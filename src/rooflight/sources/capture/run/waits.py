@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from time import perf_counter_ns
 
 
 class Waits:
     """Nanoseconds of each kind so far. What lies within a step is not asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: int = 0) -> None:
         self.loader = self.evaluation = self.checkpoint = 0
         self.evaluates_since = 0
         self.workers = 0  # of the loader of what is trained on
         self.other_data_since = self._others = 0  # fetched, and no model called since; what its loader took
-        self.last_event = perf_counter_ns()  # when what is known to lie between steps last ended
+        self.last_event = began  # when what is known to lie between steps last ended
         self._last = 0  # the id of the data that was fetched last
         self._training: set[int] = set()
         self._fetched: set[int] = set()  # since a step began, or an evaluation
@@ -46,9 +45,11 @@ class Waits:
             self.evaluation += max(0, now - self.evaluates_since)
             self.evaluates_since, self.last_event = 0, now
 
-    def fetch(self, data: object, now: int, workers: int = 0) -> int:
-        """A loader is asked for a batch of ``data``. Returns when, or 0 in an evaluation: training data ends that."""
-        self._last = id(data)
+    def fetch(self, data: int, now: int, workers: int = 0) -> int:
+        """A loader is asked for a batch of the data of this id. Returns when, or 0 in an evaluation: training data ends
+        that.
+        """
+        self._last = data
         if self._last in self._training:
             self.end_evaluation(now)
         elif self._training and not (self.evaluates_since or self.other_data_since):
@@ -57,20 +58,20 @@ class Waits:
         self.workers = self.workers if self.evaluates_since else workers
         return 0 if self.evaluates_since else now
 
-    def fetched(self, begin: int) -> None:
+    def fetched(self, begin: int, now: int) -> None:
         """The loader has the batch that it was asked for at ``begin``."""
         if begin:
-            self.last_event = perf_counter_ns()
+            self.last_event = now
             self.loader += self.last_event - begin
             self._others += self.last_event - begin if self.other_data_since else 0
 
-    def begins_epoch(self, data: object, batch: object) -> None:
-        """A loader of ``data`` gave the first ``batch`` of an epoch."""
+    def begins_epoch(self, data: int, batch: object) -> None:
+        """A loader of this data gave the first ``batch`` of an epoch."""
         with suppress(Exception):  # a batch of the program's own, whatever that does
             while isinstance(batch, list | tuple | dict):
                 batch = next(iter(batch.values() if isinstance(batch, dict) else batch))
             if batch.device.type == "cpu":  # type: ignore[attr-defined]
-                self._firsts.setdefault(id(data), []).append(float(batch.double().sum()))  # type: ignore[attr-defined]
+                self._firsts.setdefault(data, []).append(float(batch.double().sum()))  # type: ignore[attr-defined]
 
     @property
     def again(self) -> bool:
@@ -78,9 +79,9 @@ class Waits:
         found = [self._firsts.get(data, []) for data in self._training]
         return any(len(sums) > 1 and len(set(sums)) == 1 for sums in found)
 
-    def saved(self, begin: int) -> None:
+    def saved(self, begin: int, now: int) -> None:
         """The checkpoint of ``begin`` is written; within an evaluation it is none of that."""
         if begin:
-            self.last_event = perf_counter_ns()
+            self.last_event = now
             self.checkpoint += self.last_event - begin
             self.evaluates_since += self.last_event - begin if self.evaluates_since else 0

@@ -40,6 +40,7 @@ class Watch:
     def __init__(self, watched: Watched, ended: Callable[[Watch], None]) -> None:
         self.watched = watched
         self.exit_code: int | None = 0
+        self.ear: Any = None
         self.finder: Any = None
         self.bystander: Any = None  # sees from then on what other programs take of the CPU
         self.sampler: Sampler | None = None
@@ -56,7 +57,7 @@ class Watch:
         sys.meta_path.insert(0, WhenImported(ELASTIC, lambda: follow_launched(watched)))
         if watched.only is StepKind.FUNCTION:
             file, _, name = watched.named.rpartition(":")
-            mark_function(file, name, lambda: self.finder)
+            mark_function(file, name, lambda: self.ear)
         atexit.register(self.end)
         before_exit(self._leaves)
         self._forget_signal = before_terminated(self._leaves)
@@ -68,13 +69,14 @@ class Watch:
     def _torch_is_there(self) -> None:
         with uncollected():
             from rooflight.hardware.machine.cpu_load import Bystander
-            from rooflight.sources.capture.run.finder import StepFinder
+            from rooflight.sources.capture.run.listening import Listening
 
         watched = self.watched
         try:
             self.bystander = Bystander()
-            self.finder = StepFinder(skip=watched.skip, only=watched.only, named=watched.named)
-            install(self.finder, Path(watched.folder))
+            self.ear = Listening(skip=watched.skip, only=watched.only, named=watched.named)
+            self.finder = self.ear.finder
+            install(self.ear, Path(watched.folder))
             if self.sampler is not None:
                 self.sampler.skip_compiling()
             follow_spawned(watched)
@@ -140,8 +142,8 @@ class Watch:
         if self._ended is not None:
             self._ended = _part
         self.sampler = None  # timers and threads stay with the parent
-        if self.finder is not None:
-            self.finder.starts_anew()
+        if self.ear is not None:
+            self.ear.starts_anew()
 
 
 def spawned(facts: dict[str, Any]) -> Watch:
