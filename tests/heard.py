@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import runpy
 import sys
 from collections.abc import Iterable, Iterator
@@ -143,7 +144,9 @@ def hear(into: str, script: str, *arguments: str) -> None:
     try:
         runpy.run_path(script, run_name="__main__")
     finally:
-        Path(into).write_text(json.dumps([script, count <= MOST, heard, answers]))
+        written = Path(f"{into}.{os.getpid()}")  # of children, and threads that go on, none is read half
+        written.write_text(json.dumps([script, count <= MOST, heard, answers]))
+        written.replace(into)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_an_evaluation_between_steps_is_known_as_one():
 def test_steps_of_recorded_scripts(name):
     heard = {each[0]: each[1:] for each in recorded()}
     if name not in heard:
-        pytest.skip("it starts processes of its own")
+        pytest.skip("not among those that were heard: benchmarks/hear_scripts.py")
     whole, happened, answers = heard[name]
     found, row = steps_of(happened, Notebook(skip=1), ear=Answers(answers)), TRUTH[name]
     kinds = {

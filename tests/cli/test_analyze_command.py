@@ -284,3 +284,20 @@ def test_inputs_of_a_function_that_takes_arguments(as_json, tmp_path):
     found = as_json("analyze", f"{path}:f", "--inputs", "small", *words)
     assert found["totals"]["matrix_flops"] == 128  # 2 * 4 * 4 * 4
     assert as_json("analyze", f"{path}:square", *words)["totals"]["matrix_flops"] == 1024  # 2 * 8 * 8 * 8
+
+
+def test_several_devices_are_ranked_and_priced(run):
+    words = "analyze gpt2 --small --step train --device A100-SXM4-80GB,L4 --price L4=0.8 --price A100-SXM4-80GB=2"
+    code, out, err = run(*words.split(), "--json", "-")
+    assert code == 0, err
+    first, second = json.loads(out)["run"]["on"]
+    assert (first["device"], second["device"]) == ("A100-SXM4-80GB", "L4")
+    for row in (first, second):
+        assert row["dollars_per_million_tokens"] == pytest.approx(
+            row["price_per_hour"] / 3600 / row["tokens_per_s"] * 1e6
+        )
+        assert row["samples_per_s"] is None
+    code, out, err = run(*words.split())
+    assert "Fastest of those that it fits" in out
+    assert "$ per million tokens" in out
+    assert "--price: no effect on one device" in run("analyze", "gpt2", "--device", "L4", "--price", "L4=1")[2]

@@ -13,7 +13,7 @@ import typer
 from rooflight.cli import completion
 from rooflight.cli.options import Output
 from rooflight.cli.progress import running
-from rooflight.cli.run_on import Spread, SpreadOptions, devices_of
+from rooflight.cli.run_on import Spread, SpreadOptions, several_of
 from rooflight.front.options import DeviceOptions, PredictionOptions, ReadOn, RunOptions, TraceOptions
 from rooflight.records.options import Option
 
@@ -214,8 +214,7 @@ class Asked:
                 except OSError as error:  # the report is still worth having
                     failed.append(error)
 
-        name = self.device.device or ""
-        devices = devices_of(name) if "," in name else []
+        devices = several_of(self.device.device or "")
         prices = prices_of(self.price, devices) if devices else {}
         if self.price and not devices:
             raise ValueError("--price: no effect on one device: name several, --device A100-SXM4-80GB,B200-SXM")

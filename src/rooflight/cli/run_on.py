@@ -111,6 +111,19 @@ def devices_of(names: str) -> list[DeviceSpec]:
     return [find_device(name.strip()) for name in names.split(",")]
 
 
+def several_of(names: str) -> list[DeviceSpec]:
+    """The devices of ``--device A,B``; none where one is named, whose name may have a comma. Raises ValueError."""
+    if "," not in names:
+        return []
+    from rooflight.front.device import find_device
+
+    try:
+        find_device(names)
+    except ValueError:
+        return devices_of(names)
+    return []
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """A target on ``gpus`` devices, by the layout ``parallel``."""
