@@ -81,8 +81,8 @@ class StepFinder:
 
     @property
     def wants_line(self) -> bool:
-        """Whether the line that calls a model is to be told."""
-        return not self.recorder.settled or len(self.optimizers) > 1
+        """Whether the line that calls a model is to be told: one that may begin a step."""
+        return not self.begun and (not self.recorder.settled or len(self.optimizers) > 1)
 
     # -- modules
 

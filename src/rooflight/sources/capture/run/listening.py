@@ -102,12 +102,13 @@ class Listening(Ear):
             return
         now, finder = perf_counter_ns(), self.finder
         number, weights = self._weights.of(module)
-        is_new = number not in finder.modules.calls and bool(weights.elements)
+        matters = bool(weights.elements) or finder.only is not None
+        grads, is_new = is_grad_enabled(), matters and number not in finder.modules.calls
+        line = calling_line() if grads and weights.trained and finder.wants_line else ""
         event = events.Called(
-            at=now, nodes=_get_sequence_nr(), number=number, kind=type(module).__name__, weights=weights,
-            grads=is_grad_enabled(), training=module.training, size=elements_of(args),
-            line=calling_line() if finder.wants_line else "", where=calling_place() if is_new else NO_PLACE,
-            module=module, args=args,
+            at=now, nodes=_get_sequence_nr(), number=number, kind=type(module).__name__, weights=weights, grads=grads,
+            training=module.training, size=elements_of(args) if matters else 0, line=line,
+            where=calling_place() if is_new else NO_PLACE, module=module, args=args,
         )  # fmt: skip
         finder.fold(event)
 
