@@ -67,9 +67,7 @@ def _compile(child: Any) -> None:
 
 
 def _refuse_export(_: Given) -> Any:
-    raise NotImplementedError(
-        "a virtual GPU cannot export programs: torch.export has tensors without values of its own"
-    )
+    raise NotImplementedError("a virtual GPU cannot export or save programs: their tensors would have no values")
 
 
 def _nvidia_smi(child: Any) -> None:

@@ -184,6 +184,8 @@ class VirtualMode(TorchDispatchMode):
             with self:
                 return call.op._op_dk(torch._C.DispatchKey.CUDA, *call.args, **call.kwargs), False
         except ValueError as error:  # torch's rules in Python raise it where its kernels raise another
+            if call.op.namespace != "aten":
+                raise
             raise RuntimeError(str(error)) from None
 
     def _with_fakes(self, call: OpCall) -> OpCall:
@@ -300,8 +302,6 @@ class VirtualMode(TorchDispatchMode):
         for each in written:
             if isinstance(each, FakeTensor):
                 self.values.forget(each)
-        if "empty" in facts.name and isinstance(out, FakeTensor) and not out.dtype.is_floating_point and is_small(out):
-            self.values.begin(out)  # places and counts are written into it
         decides = _DECIDES.get(facts.name)
         if decides is not None and isinstance(out, FakeTensor) and is_small(out) and covers(out):
             self._decide(decides, call.tensors, out)
@@ -321,6 +321,8 @@ class VirtualMode(TorchDispatchMode):
     def _can_run(self, call: OpCall, facts: Facts) -> bool:
         values = self.values
         overwritten = call.args[0] if facts.name in _OVERWRITES and call.args else None
+        if facts.name == "scatter_" and call.args[0].shape == call.args[2].shape:  # the inverse of a permutation
+            overwritten = call.args[0]
         for each in call.tensors:
             if not is_small(each):
                 return False

@@ -102,7 +102,7 @@ def _padded(mode: VirtualMode, call: OpCall) -> Any:
     if isinstance(sizes, FakeTensor) or not isinstance(data, FakeTensor):
         return NotImplemented
     count, longest = int(sizes[0]), max(least, len(sizes))
-    lengths = (sizes[None, :] > torch.arange(count)[:, None]).sum(1)
+    lengths = (sizes[None, :] > torch.arange(count, device="cpu")[:, None]).sum(1)
     with mode.fake:
         shape = (count, longest) if batch_first else (longest, count)
         return data.new_empty(*shape, *data.shape[1:]), lengths

@@ -56,7 +56,7 @@ class Values:
 
     def begin(self, tensor: torch.Tensor) -> None:
         """The storage of ``tensor`` is about to be overwritten with known values."""
-        self._keep(tensor, torch.UntypedStorage(tensor.untyped_storage().nbytes()))
+        self._keep(tensor, torch.UntypedStorage(tensor.untyped_storage().nbytes()).fill_(0))  # type: ignore[attr-defined]
 
     def forget(self, tensor: torch.Tensor) -> None:
         """What the storage of ``tensor`` holds is unknown from here on."""
