@@ -424,3 +424,34 @@ def test_an_empty_storage_that_is_resized_is_made_by_it() -> None:
     use = memory_use(followed(program))
     assert use.standing_bytes == 0
     assert use.bytes_alive.sum(axis=1).tolist() == [3 * F32, 500 * F32, 4 * F32]
+
+
+def test_gradients_that_a_norm_without_weight_adds_are_a_part_of_its_backward():
+    layer = torch.nn.Linear(8, 8)
+    with rl.record(memory=True) as recording:
+        torch.nn.functional.rms_norm(layer(torch.randn(4, 8)), (8,)).sum().backward()
+    records = {each.signature.name: each for each in recording.session.records}
+    assert set(records["aten::mm"].reads) & set(records["aten::_fused_rms_norm_backward"].writes)
+
+
+def test_gradients_of_equal_inputs_of_attention_are_added_after_its_backward():
+    x = torch.randn(1, 2, 4, 8, requires_grad=True)
+    with rl.record(memory=True) as recording:
+        torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
+    added = [each for each in recording.session.records if each.signature.name == "aten::add" and each.parent is None]
+    assert len(added) == 2
+
+
+def test_a_gradient_that_is_added_to_a_composites_is_added_after_its_backward():
+    attention = torch.nn.functional.scaled_dot_product_attention
+    x, keys, values = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(3))
+    with rl.record(memory=True) as recording:
+        queries = x * 2
+        (queries + attention(queries, keys, values)).sum().backward()
+    records = list(recording.session.records)
+    names = [each.signature.name for each in records if each.parent is None]
+    backward = [number for number, name in enumerate(names) if name.endswith("attention_backward")]
+    assert names[backward[0] + 1] == "aten::add"
+    place = [number for number, each in enumerate(records) if each.parent is None][backward[0]]
+    assert set(records[place].writes) & set(records[place + 1].reads)
+    assert {each.parent for each in records[:place] if each.direction == 1} == {None, place}

@@ -112,12 +112,6 @@ def test_work_is_what_a_recording_sees(operator):
             continue
         forward, backward = described(operator.work(shape, dtype))
         seen_forward, seen_backward = seen(operator, shape, dtype, device)
-        if operator.name == "rmsnorm":
-            # x is used twice in the decomposed norm: autograd's own addition of the two float32 gradients is recorded
-            # beside the norm, though the kernel of a GPU has none. Two tensors read, one written, four bytes a number.
-            added = 4 * shape["rows"] * shape["dim"]
-            assert seen_backward is not None
-            seen_backward = minus(seen_backward, (0, 2 * added, added, 0))
         assert forward == seen_forward, (shape, dtype)
         assert backward == seen_backward, (shape, dtype)
         assert (backward is not None) == (operator.directions == ("fwd", "bwd"))

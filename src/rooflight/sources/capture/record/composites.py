@@ -219,15 +219,17 @@ class Composites:
         self._children.append(index)
 
     def _sums_parts(self) -> bool:
+        """Whether the newest op, by which autograd adds gradients, is a part of what the backward computes."""
         region, tape = self._open, self._source.tape
-        if region is None or not region.composite.stepwise:
+        if region is None:
             return False
         inside = sum(number >= self._born for number in tape.touched[-3:-1])
-        if inside != 1:
-            return inside == 2
-        # a sum of an outside gradient and one of ours: of a slice of an input, unless an output has this shape
         (op,) = tape.ops_since(len(tape) - 1)
-        return op.outputs[0].shape not in [tensor.shape for tensor in region.backward.outputs]
+        alike = [tensor.shape for tensor in region.backward.outputs].count(op.outputs[0].shape)
+        if not region.composite.stepwise:  # two of three equal inputs of attention have their gradients added later
+            return inside == 2 and alike == 1
+        # a sum of an outside gradient and one of ours: of a slice of an input, unless an output has this shape
+        return inside == 2 or (inside == 1 and not alike)
 
     def close_backward(self) -> None:
         """Account for the backward of a composite, now that its last op has run."""
@@ -244,8 +246,8 @@ class Composites:
             op, places = with_gradients(op, arrived, tape.storage_bytes)
             reads = [*places, *region.known]
             writes = _of_sizes([tensor.nbytes for tensor in op.outputs], touched.left, tape.storage_bytes) or writes
-        parent = tape.append(op, self._context, reads, writes)
-        tape.adopt(children, parent)
+        tape.append(op, self._context, reads, writes)
+        tape.adopt(children, tape.sink(children[-1] + 1))  # gradients that autograd has added since read its results
 
     def _region_of(self, sequence: int) -> _Region | None:
         index = bisect_right(self._starts, sequence) - 1

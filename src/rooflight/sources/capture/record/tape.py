@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -216,6 +217,29 @@ class Tape:
             self.mend()
             raise
         return len(self.signatures) - 1
+
+    def sink(self, place: int) -> int:
+        """Move the newest record in front of record ``place``, which ran after it; returns ``place``."""
+        table = list(self._signatures)
+        *behind, new = (sum(table[number][1:]) for number in self.signatures[place:])
+        if not behind:
+            return place
+        for column in (self.signatures, self.contexts):
+            column.insert(place, column.pop())
+        middle = len(self.touched) - new
+        begin = middle - sum(behind)
+        self.touched[begin:] = self.touched[middle:] + self.touched[begin:middle]
+        first = bisect_left(self.places, begin)
+        moved = [(at + begin - middle if at >= middle else at + new, start)
+                 for at, start in zip(self.places[first:], self.starts[first:], strict=True)]  # fmt: skip
+        for number, (at, start) in enumerate(sorted(moved), first):
+            self.places[number], self.starts[number] = at, start
+        for record in range(place + len(behind) - 1, place - 1, -1):
+            if record in self._parents:
+                self._parents[record + 1] = self._parents.pop(record) + 1
+        for number in range(bisect_left(self.timed, place), len(self.timed)):
+            self.timed[number] += 1
+        return place
 
     def mend(self) -> None:
         """Remove the part of a record that an interrupt left: a record counts once its signature is on the tape."""
