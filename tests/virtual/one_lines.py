@@ -266,6 +266,7 @@ x.is_set_to(x), x.is_set_to(x.clone())
 torch.jit.script(nn.Sequential(nn.Linear(8, 2), nn.ReLU()).to(D))(x).shape
 torch.func.stack_module_state([nn.Linear(2, 2).to(D) for _ in range(3)])[0]["weight"].shape
 "grad_fn" in repr((x.requires_grad_() * 2).sum())
+in_three_threads(lambda: x.add(1).t().sum(0).device.type == x.device.type)
 '''
 class Tagged(torch.Tensor): pass
 class TaggedParameter(nn.Parameter): pass
@@ -320,6 +321,10 @@ def with_default_dtype():
     finally: torch.set_default_dtype(torch.float32)
 def anomaly():
     with torch.autograd.detect_anomaly(): x = torch.ones(2, device=D, requires_grad=True); x.sin().sum().backward(); return x.grad.shape
+def in_three_threads(f):
+    import threading
+    done = []; ts = [threading.Thread(target=lambda: [done.append(f()) for _ in range(200)]) for _ in range(3)]
+    [t.start() for t in ts]; [t.join() for t in ts]; return len(done), set(done)
 def said(v, top=True):
     if isinstance(v, torch.Tensor): return f"T{tuple(v.shape)}{v.dtype}{v.layout}{v.stride() if v.layout is torch.strided else ''}{v.requires_grad}{'D' if v.device.type == D else v.device}{type(v).__name__}"
     if isinstance(v, (list, tuple)): return type(v).__name__ + "[" + ", ".join(said(e) for e in v) + "]"

@@ -7,7 +7,7 @@ results; these are remembered by kind of call. Where all its inputs are known (`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from threading import get_ident
+from threading import get_ident, local
 from typing import Any, Final
 
 import torch
@@ -51,6 +51,19 @@ class _OddError(Exception):
     """A call that a key cannot describe completely."""
 
 
+class _InKernel(local):
+    """Whether a mode of fake tensors runs a kernel, told apart by thread."""
+
+    def __init__(self) -> None:
+        self.modes: set[FakeTensorMode] = set()
+
+    def __get__(self, mode: FakeTensorMode, kind: type) -> bool:
+        return mode in self.modes
+
+    def __set__(self, mode: FakeTensorMode, value: bool) -> None:
+        (self.modes.add if value else self.modes.discard)(mode)
+
+
 class VirtualMode(TorchDispatchMode):
     """One for the process; it is on the stack of every thread of the script."""
 
@@ -61,6 +74,7 @@ class VirtualMode(TorchDispatchMode):
         self.gpus = gpus
         self.sized = sized  # what makes results whose sizes depend on values
         self.values, self.answers, self.memory = Values(), Answers(), Memory()
+        FakeTensorMode.in_kernel_invocation = _InKernel()  # type: ignore[assignment]
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake.dispatch = self._counted(self.fake.dispatch)  # type: ignore[method-assign]
         self.device = torch.device("cuda", 0)
