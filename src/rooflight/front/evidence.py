@@ -85,7 +85,7 @@ def _passed(analysis: Analysis, most: float = np.inf) -> Mapping[tuple[str, str]
 
 def _least_s(analysis: Analysis, number: int, cost: OpCost) -> Iterator[tuple[tuple[str, str], float]]:
     """The seconds that each roof alone asks of an op."""
-    times = unit_times(cost, analysis.device, analysis.float32.precision_of(analysis.session.signatures[number]))
+    times = unit_times(cost, analysis.device, analysis.float32.products_at(analysis.session.signatures[number], cost))
     yield ("matrix", precision_of(cost.matrix_dtype or "") or "float32"), times.matrix_s
     yield ("vector", precision_of(cost.vector_dtype or "") or "float32"), times.vector_s
     nearer: tuple[MemoryLevel, ...] = ()

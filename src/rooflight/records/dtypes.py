@@ -27,6 +27,7 @@ _SHORT_NAMES: Final[dict[str, str]] = {
     "float": "float32",
     "tf32": "tfloat32",
     "fp16": "float16",
+    "fp16acc": "float16_accumulate",
     "half": "float16",
     "bf16": "bfloat16",
     "fp8": "float8_e4m3fn",
@@ -38,12 +39,13 @@ SHORT_PRECISIONS: Final[dict[str, str]] = {
     "float32": "fp32",
     "tfloat32": "tf32",
     "float16": "fp16",
+    "float16_accumulate": "fp16acc",
     "bfloat16": "bf16",
     "float8": "fp8",
     "int8": "int8",
     "float4": "fp4",
 }
-"""The short name of each of the PRECISIONS."""
+"""The short name of each of the PRECISIONS. "float16_accumulate": float16 products whose sums are float16 too."""
 
 # The peaks that a device can have. Every float8 layout runs at one rate, and so on.
 PRECISIONS: Final[tuple[str, ...]] = tuple(SHORT_PRECISIONS)
@@ -53,6 +55,7 @@ FLOAT_BITS: Final[dict[str, int]] = {
     "float32": 32,
     "tfloat32": 19,
     "float16": 16,
+    "float16_accumulate": 16,
     "bfloat16": 16,
     "float8": 8,
     "float4": 4,
@@ -61,6 +64,7 @@ FLOAT_BITS: Final[dict[str, int]] = {
 
 _STORED_AS: Final[dict[str, str]] = {
     "tfloat32": "fp32, whose products devices may be set to do in tf32",
+    "float16_accumulate": "fp16, whose sums devices may be set to keep in fp16",
     "float8": "fp8 or a full torch name",
     "float4": "fp4 or a full torch name",
 }
@@ -128,6 +132,10 @@ may not (https://docs.pytorch.org/docs/stable/notes/cuda.html#tf32-on-ampere).""
 
 FLOAT32_PRECISIONS: Final[Mapping[str, str]] = {"ieee": "float32", "tf32": "tfloat32", "bf16": "bfloat16"}
 """The precision whose peak each value admits."""
+
+
+FLOAT16_SUMS: Final = "torch.backends.cuda.matmul.allow_fp16_accumulation"
+"""The setting, and entry of the environment, by which cuBLAS may add float16 products in float16; "False" if absent."""
 
 
 def float32_fact(library: str) -> str:

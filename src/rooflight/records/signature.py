@@ -35,6 +35,9 @@ ALGORITHM: Final = "algorithm"
 COMPUTED_IN: Final = "computed_in"
 """Attribute of ops of which a trace shows at which precision their float32 products ran: "tfloat32" or "float32"."""
 
+SETTING: Final = "torch.backends."
+"""The beginning of attributes of a product that ran under other settings than those in the session's environment."""
+
 HIDDEN: Final = "hidden"
 """Attribute of an op that masks scores, or is given a mask of them, which is known: of the mask how many pairs of query
 and key it hides, and how many it has; how many keys it hides from all queries, and how many it has; and a

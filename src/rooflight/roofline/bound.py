@@ -15,8 +15,8 @@ from rooflight.costs.lanes import larger
 from rooflight.costs.registry import traits_of
 from rooflight.hardware.devices.spec import THREE_TF32, DeviceSpec, MemoryLevel, Roofs
 from rooflight.records.account import Regime
-from rooflight.records.dtypes import FLOAT32_PRECISIONS, float32_fact, float32_setting, precision_of
-from rooflight.records.signature import COMPUTED_IN, OpSignature
+from rooflight.records.dtypes import FLOAT16_SUMS, FLOAT32_PRECISIONS, float32_fact, float32_setting, precision_of
+from rooflight.records.signature import COMPUTED_IN, SETTING, OpSignature
 
 UNLISTED_CACHE_BYTES: Final = 64 * 2**20
 """What a cache may hold on a part of which none is listed."""
@@ -76,15 +76,15 @@ class UnitTimes(NamedTuple):
     unknown: tuple[str, ...]
 
 
-def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> Bound:
+def bound_of(cost: OpCost, device: DeviceSpec, products_at: str = "") -> Bound:
     """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, seconds to send), without
     the FLOPs that are avoidable.
 
-    ``float32_matrix`` is the precision at which the op's float32 products run (``roofline.float32``). The cost may be
-    of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model: Williams, Waterman, Patterson,
-    CACM 52(4), 2009.
+    ``products_at`` is the precision at which the op's products run where a setting decides it (``Float32Rules``). The
+    cost may be of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model: Williams, Waterman,
+    Patterson, CACM 52(4), 2009.
     """
-    times = unit_times(cost, device, float32_matrix)
+    times = unit_times(cost, device, products_at)
     moved = cost.bytes_moved
     unknown = times.unknown
     if device.dram_bytes_per_s is None and moved:
@@ -98,15 +98,13 @@ def bound_of(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") 
     )
 
 
-def unit_times(cost: OpCost, device: DeviceSpec, float32_matrix: str = "float32") -> UnitTimes:
+def unit_times(cost: OpCost, device: DeviceSpec, products_at: str = "") -> UnitTimes:
     """Seconds that matrix unit, vector unit and links need for one op. Arguments as ``bound_of`` has them."""
     unknown: list[str] = []
     matrix_s = vector_s = 0.0
     if cost.matrix_flops:
-        precision = precision_of(cost.matrix_dtype or "") or cost.matrix_dtype or "unknown"
-        if precision == "float32":
-            precision = float32_matrix
-        precision = device.computed_as(precision)
+        dtype = cost.matrix_dtype or "unknown"
+        precision = device.computed_as(products_at or precision_of(dtype) or dtype)
         flops = cost.matrix_flops - cost.avoidable_flops
         matrix_s = _over(flops, device.matrix_peak(precision), f"{precision} matrix peak", unknown)
     if cost.vector_flops:
@@ -193,8 +191,13 @@ def _over(amount: int, rate: float | None, name: str, unknown: list[str]) -> flo
     return amount / rate
 
 
-_CUDA: Final = {Float32Kind.MATMUL: "cuda.matmul", Float32Kind.CONV: "cudnn.conv", Float32Kind.RNN: "cudnn.rnn"}
-_ONEDNN: Final = {Float32Kind.MATMUL: "mkldnn.matmul", Float32Kind.CONV: "mkldnn.conv", Float32Kind.RNN: "mkldnn.rnn"}
+LIBRARIES: Final[Mapping[Float32Kind, tuple[str, ...]]] = {
+    Float32Kind.MATMUL: ("cuda.matmul", "mkldnn.matmul"),
+    Float32Kind.CONV: ("cudnn.conv", "mkldnn.conv"),
+    Float32Kind.RNN: ("cudnn.rnn", "mkldnn.rnn", "mkldnn.matmul"),
+    Float32Kind.ATTENTION: ("cuda.matmul", "mkldnn.matmul"),
+}
+"""What computes each kind of op on a GPU and on a CPU, by the names of torch's settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,14 +210,24 @@ class Float32Rule:
 
 @dataclass(frozen=True, slots=True)
 class Float32Rules:
-    """The rule of each kind of op, on one device under one session's settings. An op of which a trace shows what ran is
-    bounded at that instead. ``has_tf32``: the device lists a TF32 peak; ``merged``: a compiler made attention of
-    products, whose own kernels tell no more of it than that TF32 is allowed.
+    """The rule of each kind of op, on one device under one session's settings, and under those that an op itself ran
+    with where they were others. An op of which a trace shows what ran is bounded at that instead. ``has_tf32``: the
+    device lists a TF32 peak; ``merged``: a compiler made attention of products, whose own kernels tell no more of it
+    than that TF32 is allowed.
     """
 
     by_kind: Mapping[Float32Kind, Float32Rule]
     has_tf32: bool
+    settings: Mapping[str, str]
+    device: DeviceSpec
     merged: bool = False
+
+    def rule_of(self, op: OpSignature) -> Float32Rule:
+        """The rule of an op's float32 products."""
+        kind, own = traits_of(op.name).float32, _settings_of(op)
+        if self.merged and kind is Float32Kind.MATMUL:
+            kind = Float32Kind.ATTENTION
+        return _rule(kind, {**self.settings, **own}, self.device) if own else self.by_kind[kind]
 
     def precision_of(self, op: OpSignature) -> str:
         """The precision at which an op's float32 products are bounded."""
@@ -223,18 +236,29 @@ class Float32Rules:
             return "tfloat32"
         if ran is not None and not self.merged:
             return "float32"
-        return self.by_kind[traits_of(op.name).float32].precision
+        return self.rule_of(op).precision
 
     def matrix_precision(self, op: OpSignature, dtype: str) -> str:
         """The precision at which an op's products of ``dtype`` are bounded; the dtype itself where none is known."""
         precision = precision_of(dtype) or dtype
+        if precision == "float16" and traits_of(op.name).float32 is Float32Kind.MATMUL:
+            allowed = {**self.settings, **_settings_of(op)}.get(FLOAT16_SUMS) == "True"
+            return "float16_accumulate" if allowed and self.device.matrix_peak("float16_accumulate") else precision
         return self.precision_of(op) if precision == "float32" else precision
+
+    def products_at(self, op: OpSignature, cost: OpCost | Uncosted) -> str:
+        """The precision at which an op's products are bounded, empty of one without any."""
+        dtype = None if isinstance(cost, Uncosted) else cost.matrix_dtype
+        return self.matrix_precision(op, dtype) if dtype else ""
 
     @property
     def as_attention(self) -> Float32Rules:
         """The same where a compiler makes attention of products."""
-        by_kind = {**self.by_kind, Float32Kind.MATMUL: self.by_kind[Float32Kind.ATTENTION]}
-        return replace(self, by_kind=by_kind, merged=True)
+        return replace(self, merged=True)
+
+
+def _settings_of(op: OpSignature) -> dict[str, str]:
+    return {name: value for name, value in op.attributes if name.startswith(SETTING) and isinstance(value, str)}
 
 
 def float32_rules(environment: Mapping[str, str], device: DeviceSpec) -> Float32Rules:
@@ -249,6 +273,8 @@ def float32_rules(environment: Mapping[str, str], device: DeviceSpec) -> Float32
     return Float32Rules(
         {kind: _rule(kind, environment, device) for kind in Float32Kind},
         has_tf32=device.matrix_peak("tfloat32") is not None,
+        settings=environment,
+        device=device,
     )
 
 
@@ -263,10 +289,10 @@ def _rule(kind: Float32Kind, environment: Mapping[str, str], device: DeviceSpec)
         wanted = products.precision == "float32" and device.vendor == "NVIDIA"
         return emulated if wanted and device.matrix_peak("tfloat32") else products
     if device.kind != "cpu":
-        return _of_setting(_CUDA[kind], environment, device)
-    found = _of_setting(_ONEDNN[kind], environment, device)
+        return _of_setting(LIBRARIES[kind][0], environment, device)
+    found = _of_setting(LIBRARIES[kind][1], environment, device)
     if kind is Float32Kind.RNN and found.precision == "float32":  # oneDNN has no GRU: torch computes it by products
-        return _of_setting(_ONEDNN[Float32Kind.MATMUL], environment, device)
+        return _of_setting(LIBRARIES[kind][2], environment, device)
     return found
 
 

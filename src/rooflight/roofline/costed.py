@@ -64,7 +64,7 @@ class CostedSession:
         self.float32 = float32_rules(session.environment, device)
         self.costs = tuple(map(cost_of if device.kind == "cpu" else device_cost_of, session.signatures))
         self.bounds = tuple(
-            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.precision_of(op))
+            None if isinstance(cost, Uncosted) else bound_of(cost, device, self.float32.products_at(op, cost))
             for op, cost in zip(session.signatures, self.costs, strict=True)
         )
         self._estimates = None

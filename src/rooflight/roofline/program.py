@@ -165,7 +165,7 @@ def _unit_times(
 ) -> Float64:
     """Seconds [units, ops] of matrix unit, vector unit and links: one op after the other, the units side by side."""
     known = (
-        unit_times(OpCost() if isinstance(cost, Uncosted) else cost, device, float32.precision_of(op))
+        unit_times(OpCost() if isinstance(cost, Uncosted) else cost, device, float32.products_at(op, cost))
         for op, cost in zip(session.signatures, costs, strict=True)
     )
     seconds = [(each.matrix_s, each.vector_s, each.network_s) for each in known]

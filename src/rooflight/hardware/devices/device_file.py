@@ -48,6 +48,7 @@ class _Peaks(_Table, frozen=True):
     float32: Positive | None = None
     tfloat32: Positive | None = None
     float16: Positive | None = None
+    float16_accumulate: Positive | None = None
     bfloat16: Positive | None = None
     float8: Positive | None = None
     int8: Positive | None = None

@@ -12,7 +12,7 @@ from pathlib import Path
 from stat import S_ISVTX, S_IWOTH
 
 from rooflight.hardware.machine.hardware import cuda_name, data_caches, memory_bytes, usable_cores
-from rooflight.records.dtypes import FLOAT32_DEFAULTS, float32_fact
+from rooflight.records.dtypes import FLOAT16_SUMS, FLOAT32_DEFAULTS, float32_fact
 
 
 def describe(kind: str | None = None) -> dict[str, str]:
@@ -141,6 +141,7 @@ def _torch_facts() -> dict[str, str]:
         "cpu_capability": str(torch.backends.cpu.get_cpu_capability()),
         "float32_matmul_precision": _matmul_precision(),
         **{float32_fact(library): _float32_setting(library) for library in FLOAT32_DEFAULTS},
+        FLOAT16_SUMS: str(torch.backends.cuda.matmul.allow_fp16_accumulation),
     }
     if threads := os.environ.get("OMP_NUM_THREADS"):
         facts["OMP_NUM_THREADS"] = threads

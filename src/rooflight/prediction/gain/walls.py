@@ -180,7 +180,7 @@ def cpu_op_s(analysis: Analysis, *, generated: bool = False) -> Float64:
             seconds.append(0.0)
             continue
         arithmetic_s = _slots(op, generated=generated) * _elements(op) / peak
-        bound = bound_of(cost, device, analysis.float32.precision_of(op))
+        bound = bound_of(cost, device, analysis.float32.products_at(op, cost))
         work_s = bound.compute_s if cost.matrix_flops else 0.0
         work_s *= 1.0 if traits_of(op).convolution else _product_reaches(op, cost)
         moving_s = 0.0 if generated else _reaches(cost.bytes_moved) * bound.memory_s

@@ -138,7 +138,7 @@ def _float32_text(analysis: CostedSession) -> str:
     for op, dtype in analysis.products:
         if precision_of(dtype) == "float32":
             kind, precision = traits_of(op.name).float32, rules.precision_of(op)
-            reason = "the kernels in the trace" if op.attribute(COMPUTED_IN) else rules.by_kind[kind].reason
+            reason = "the kernels in the trace" if op.attribute(COMPUTED_IN) else rules.rule_of(op).reason
             used = device.computed_as(precision)
             found[kind, used, reason if used == precision else "what if"] = None
     order = list(Float32Kind)

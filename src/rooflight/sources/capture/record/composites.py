@@ -28,6 +28,7 @@ from torch.utils._python_dispatch import (
 )
 from torch.utils.checkpoint import _StopRecomputationError
 
+from rooflight.costs.registry import traits_of
 from rooflight.records.signature import OpSignature
 from rooflight.sources.capture.op_call import OpCall
 from rooflight.sources.capture.record.constants import Constants
@@ -247,6 +248,7 @@ class Composites:
             reads = [*places, *region.known]
             writes = _of_sizes([tensor.nbytes for tensor in op.outputs], touched.left, tape.storage_bytes) or writes
         tape.append(op, self._context, reads, writes)
+        tape.note_settings(traits_of(op.name).float32)
         tape.adopt(children, tape.sink(children[-1] + 1))  # gradients that autograd has added since read its results
 
     def _region_of(self, sequence: int) -> _Region | None:
@@ -272,7 +274,9 @@ class Composites:
                 if isinstance(tensor, torch.Tensor) and (number := tape.number_of(tensor, place, known)) is not None:
                     found.append(number)
                     starts.append(start_of(tensor))
-        return tape.append(op, place, reads, writes, starts)
+        number = tape.append(op, place, reads, writes, starts)
+        tape.note_settings(traits_of(op.name).float32)
+        return number
 
 
 def _of_sizes(sizes: Sequence[int], storages: Sequence[int], storage_bytes: Sequence[int]) -> list[int]:

@@ -10,6 +10,8 @@ import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
 from torch._subclasses.fake_tensor import FakeTensor
 
+from rooflight.costs.cost import Float32Kind
+from rooflight.costs.registry import traits_of
 from rooflight.records.signature import OpSignature
 from rooflight.sources.capture.record.schemas import ArgumentKind, OpSchema, known_int
 from rooflight.sources.capture.record.signatures import (
@@ -36,7 +38,22 @@ _ZERO = 0  # one object in CPython; comparing a symbolic offset by value would f
 
 def reader_of(schema: OpSchema, tape: Tape) -> Reader:
     """A reader that notes the calls of the op with this schema on ``tape``."""
-    return tape.around(_reader_for(schema, tape), schema)
+    reader, traits = _reader_for(schema, tape), traits_of(schema.name)
+    if (
+        schema.name.startswith("aten::")
+        and not schema.is_view
+        and (traits.product or traits.convolution or not traits.fusable)
+    ):
+        reader = _settings_reader(reader, tape, traits.float32)
+    return tape.around(reader, schema)
+
+
+def _settings_reader(reader: Reader, tape: Tape, kind: Float32Kind) -> Reader:
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+        reader(args, kwargs, out, context)
+        tape.note_settings(kind)
+
+    return read
 
 
 def _reader_for(schema: OpSchema, tape: Tape) -> Reader:

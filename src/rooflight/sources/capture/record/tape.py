@@ -7,22 +7,41 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import starmap
+from typing import Final
 
 import numpy as np
 import torch
 
+from rooflight.costs.cost import Float32Kind
 from rooflight.hardware.network.collectives import kind_of
 from rooflight.records.assembly import Scope
+from rooflight.records.dtypes import FLOAT16_SUMS, float32_fact
 from rooflight.records.measurement import Measurement
 from rooflight.records.record import Direction, ModuleEntry
 from rooflight.records.session import NO_PARENT, NOWHERE, Columns, Int32, Int64, Session
 from rooflight.records.signature import AttributeValue, OpSignature
+from rooflight.roofline.bound import LIBRARIES
 from rooflight.sources.capture.lines import NO_LINE, CallingLines
 from rooflight.sources.capture.record.outside import OutsideBirths, foreign_memory
 from rooflight.sources.capture.record.schemas import OpSchema, known_int
 from rooflight.sources.capture.record.signatures import storage_of
+
+
+def _setting(library: str) -> Callable[[], str]:
+    backend, _, kind = library.partition(".")
+    return partial(torch._C._get_fp32_precision_getter, "cuda" if backend == "cudnn" else backend, kind)
+
+
+def _float16_sums() -> str:
+    return str(torch._C._get_cublas_allow_fp16_accumulation())
+
+
+_SETTINGS: Final = {
+    kind: (*((float32_fact(each), _setting(each)) for each in libraries), (FLOAT16_SUMS, _float16_sums))
+    for kind, libraries in LIBRARIES.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +82,7 @@ class Tape:
         self._foreign: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}  # address -> storage, its id
         self._exported: dict[int, weakref.ref[torch.UntypedStorage]] = {}  # by number: memory that is shared
         self.births = OutsideBirths()
+        self.settings: dict[str, str] = {}  # torch's for products, those of the first
         self.devices: set[str] = set()  # types of devices of the tensors met; of fake tensors also "fake"
         self._parents: dict[int, int] = {}  # by child
         self.timed = array("i")  # records that were timed while they ran
@@ -290,6 +310,13 @@ class Tape:
             self._refined[key] = self.signature(refined, counts[0], counts[1])
         self.signatures[-1] = self._refined[key]
 
+    def note_settings(self, kind: Float32Kind) -> None:
+        """Give the newest record, of products, the settings that it ran under where the first product had others."""
+        for name, setting in _SETTINGS[kind]:
+            first = self.settings.setdefault(name, now := setting())
+            if now != first:
+                self.refine(((name, _plain(now)),))
+
     def add_time(self, record: int, start_ns: int, end_ns: int) -> None:
         """Note when a record's op ran."""
         self.starts_ns.append(start_ns)
@@ -341,7 +368,7 @@ class Tape:
                 written_starts=starts[~is_read],
             ),
             storage_bytes=np.array(self.storage_bytes, dtype=np.int64),
-            environment=dict(environment),
+            environment={**environment, **{name: _plain(value) for name, value in self.settings.items()}},
             notes=tuple(notes),
             measurement=self._measurement(parent) if self.timed else None,
         )
@@ -381,6 +408,10 @@ class Tape:
             op_starts_s=begins[None],
             clock="ops, while they were recorded",
         )
+
+
+def _plain(setting: str) -> str:
+    return "ieee" if setting == "none" else setting
 
 
 def _is_cpu(holder: object) -> bool:

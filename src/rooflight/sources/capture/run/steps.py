@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Collection
@@ -127,9 +128,12 @@ class Steps:
         return Counter(self._columns()[2].tolist())
 
     def turns(self, cycle: int) -> int:
-        """In how many turns of the script's loop the calls are made that make a step. Turns begin at one line."""
-        begins = Counter(line for _, line in list(self._newest)[-cycle:] if line)
-        return max(begins.values(), default=1)
+        """In how many turns of the script's loop the calls are made that make a step. Turns begin at one line, and most
+        calls are of one loop.
+        """
+        lines = [line for _, line in self._newest]
+        windows = [Counter(filter(None, lines[end - cycle : end])) for end in range(cycle, len(lines) + 1)]
+        return statistics.mode(max(each.values(), default=1) for each in windows or [Counter[str]()])
 
     def seconds(self, cycle: int = 1) -> np.ndarray[Any, np.dtype[np.float64]]:
         """How long each step of ``cycle`` calls took."""
