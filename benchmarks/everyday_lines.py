@@ -2,7 +2,8 @@
 
     python benchmarks/everyday_lines.py [--only TEXT]
 
-Two authors wrote them (``tests/virtual/one_lines.py``, ``more_lines.py``), the second without having seen the room.
+Three authors wrote them (``tests/virtual/one_lines.py``, ``more_lines.py``, ``third_lines.py``), the others without
+having seen the room. The third's need einops, timm and torchvision.
 Of tensors, shapes, types, strides and devices are compared, of what is on the host values, of errors their class.
 """
 
@@ -38,7 +39,7 @@ def main() -> int:
         inside(Path(asked.into), asked.author, asked.only)
         return 0
     print(f"{'':<16}{'lines':>8}" + "".join(f"{how:>17}" for how in HOW))
-    for author in ("one_lines", "more_lines"):
+    for author in ("one_lines", "more_lines", "third_lines"):
         here, there = outcomes(author, asked.only, []), outcomes(author, asked.only, virtual(author))
         found = Counter[str]()
         for line, wanted in here.items():

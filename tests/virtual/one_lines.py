@@ -267,6 +267,10 @@ torch.jit.script(nn.Sequential(nn.Linear(8, 2), nn.ReLU()).to(D))(x).shape
 torch.func.stack_module_state([nn.Linear(2, 2).to(D) for _ in range(3)])[0]["weight"].shape
 "grad_fn" in repr((x.requires_grad_() * 2).sum())
 in_three_threads(lambda: x.add(1).t().sum(0).device.type == x.device.type)
+type(caught(lambda: x + torch.zeros(5, 8))).__name__ if D == "cuda" else "RuntimeError"
+type(caught(lambda: nn.Linear(8, 2).to(D)(x).cpu().numpy())).__name__
+(lambda w: torch.istft(torch.stft(torch.randn(2, 400, device=D), 64, hop_length=16, window=w, return_complex=True), 64, hop_length=16, window=w).shape)(torch.hann_window(64, device=D))
+type(torch.__config__.show()).__name__
 '''
 class Tagged(torch.Tensor): pass
 class TaggedParameter(nn.Parameter): pass
@@ -321,6 +325,9 @@ def with_default_dtype():
     finally: torch.set_default_dtype(torch.float32)
 def anomaly():
     with torch.autograd.detect_anomaly(): x = torch.ones(2, device=D, requires_grad=True); x.sin().sum().backward(); return x.grad.shape
+def caught(f):
+    try: f()
+    except Exception as e: return e
 def in_three_threads(f):
     import threading
     done = []; ts = [threading.Thread(target=lambda: [done.append(f()) for _ in range(200)]) for _ in range(3)]

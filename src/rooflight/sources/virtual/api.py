@@ -119,6 +119,7 @@ def install(mode: VirtualMode, seen: Seen, gpus: int) -> None:
     replace_functions(answers(current, seen, gpus, mode.memory))
     mode.memory.follow_resizes()
     _replace_classes(current)
+    torch.__config__.show = lambda: f"PyTorch built with:\n  - CUDA Runtime {torch.version.cuda}\n"
     torch.version.cuda = "13.0"
     torch.cuda._initialized = True
 

@@ -197,10 +197,10 @@ class VirtualMode(TorchDispatchMode):
                 raise
             with self:
                 return call.op._op_dk(torch._C.DispatchKey.CUDA, *call.args, **call.kwargs), False
-        except ValueError as error:  # torch's rules in Python raise it where its kernels raise another
-            if call.op.namespace != "aten":
+        except (ValueError, RuntimeError) as error:  # the rules of fake tensors raise others than kernels
+            if call.op.namespace != "aten" or (type(error).__module__ == "builtins" and type(error) is not ValueError):
                 raise
-            raise RuntimeError(str(error)) from None
+            raise RuntimeError(f"{calling_line()}: {error}") from None
 
     def _with_fakes(self, call: OpCall) -> OpCall:
         if all(isinstance(each, FakeTensor) for each in call.tensors):

@@ -119,7 +119,10 @@ def _ctc(mode: VirtualMode, call: OpCall) -> Any:
         return logs.new_empty(batch), logs.new_empty(batch, steps, 2 * longest + 1)
 
 
-def _equal(mode: VirtualMode, _: OpCall) -> bool:
+def _equal(mode: VirtualMode, call: OpCall) -> bool:
+    if all(each.dtype is torch.bool and each.numel() == 1 for each in call.tensors):  # so C++ asks for a truth
+        one, other = (mode.value_of(each) for each in call.tensors)
+        return bool(one == other)
     return mode.answers.truth("whether two tensors of the device are equal", likely=True)
 
 

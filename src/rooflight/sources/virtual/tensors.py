@@ -80,7 +80,9 @@ def _leave_to_python(mode: VirtualMode) -> None:
                 raise TypeError(
                     f"{calling_line()}: can't convert {self.device} device type tensor to numpy: .cpu() first"
                 )
-            return method(mode.real_of(self) if isinstance(self, FakeTensor) else self, *args, **kwargs)
+            if isinstance(self, FakeTensor):
+                self = mode.real_of(self).requires_grad_(self.requires_grad and method.__name__ != "tolist")
+            return method(self, *args, **kwargs)
 
         return run
 
