@@ -110,10 +110,10 @@ def run(row: dict[str, Any], place: Path, *words: str) -> tuple[subprocess.Compl
 
 def read(ended: subprocess.CompletedProcess[str], document: dict[str, Any]) -> tuple[bool, str]:
     """What the document of a run says in a line."""
-    step = document.get("run", {}).get("step")
-    if not step or not step.get("count"):
-        return False, last_line(ended.stderr)
-    on = document["run"].get("on") or []
+    said = document.get("run", {})
+    step, on = said.get("step"), said.get("on") or []
+    if not step or not step.get("count") or (said.get("virtual") and not on) or said.get("error"):
+        return False, said.get("error") or last_line(ended.stderr)
     words = f"{step['count']:>6} steps ({step['kind']})"
     for each in on:
         words += f", {each['step_s'] * 1e3:.3g} ms on {each['device']}, {each['memory_bytes'] / 1e9:.3g} GB"

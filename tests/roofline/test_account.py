@@ -384,3 +384,19 @@ def test_a_cell_in_a_loop_has_one_batch() -> None:
             state = cell(step, state)
         state.sum().backward()
     assert batch_of(recording.session) == ("samples", 3)
+
+
+def test_positions_that_a_model_makes_are_no_batch() -> None:
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions, self.words = torch.nn.Embedding(16, 4), torch.nn.Embedding(32, 4)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.positions(torch.arange(tokens.shape[1])) + self.words(tokens)
+
+    model = Model()
+    with rl.record(model, memory=True) as recording:
+        for _ in range(3):
+            model(torch.zeros(5, 16, dtype=torch.int64)).sum().backward()
+    assert batch_of(recording.session) == ("tokens", 3 * 5 * 16)

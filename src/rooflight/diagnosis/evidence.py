@@ -56,8 +56,8 @@ class Evidence(Times):
         return sum(int(counts[at]) * of_op(self.session.signatures[at]) for at in np.flatnonzero(counts).tolist())
 
     def named(self, *names: str) -> Int64:
-        """Calls of ops that have such names."""
-        these = np.array([op.name in names for op in self.session.signatures], dtype=np.bool_)
+        """Calls of ops that have such names, on tensors of which all elements are stored: shapes say what they do."""
+        these = np.array([op.name in names and not _packed(op) for op in self.session.signatures], dtype=np.bool_)
         return np.flatnonzero(these[self.signature]) if len(these) else np.empty(0, dtype=np.int64)
 
     @cached_property
@@ -180,3 +180,7 @@ class Evidence(Times):
         """The same in words: `` in Attention.forward (train.py:52), F.softmax``."""
         text = ", ".join(place.named for place in self.where(calls, most))
         return f" in {text}" if text else ""
+
+
+def _packed(op: OpSignature) -> bool:
+    return any(tensor.packing is not None for tensor in (*op.inputs, *op.outputs))

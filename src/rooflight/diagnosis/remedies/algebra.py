@@ -113,11 +113,12 @@ def order(facts: Facts) -> Iterable[Draft]:
 def _chained(of: Evidence) -> Iterator[tuple[tuple[int, int], float]]:
     """Pairs of products whose other order needs at most half of the work, and which part that is."""
     forward = of.direction == Direction.FORWARD
-    for first in of.named(*_PRODUCTS).tolist():
+    products = dict.fromkeys(of.named(*_PRODUCTS).tolist())
+    for first in products:
         written = of.writes[first]
         # the backward pass reads it again, and follows the order
         readers = [each for each in of.readers[written[0]] if forward[each]] if len(written) == 1 else []
-        if len(readers) != 1 or of.op(readers[0]).name not in _PRODUCTS:
+        if len(readers) != 1 or readers[0] not in products:
             continue
         second, made = of.op(readers[0]), of.op(first)
         reads = of.reads[readers[0]]

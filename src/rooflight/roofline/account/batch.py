@@ -27,8 +27,13 @@ def batch_of(session: Session) -> tuple[str, int] | None:
     if not len(inside):
         return None
     first = inside[:_FIRST_RECORDS].tolist()
-    reader = next((record for record in first if _given(session, record)), None)
-    tensors = _given(session, reader) if reader is not None else ()
+    made: set[int] = set()  # by the module itself: positions, say
+    reader, tensors = None, ()
+    for record in first:
+        if tensors := _given(session, record, made):
+            reader = record
+            break
+        made.update(columns.written_ids[columns.written_offsets[record] : columns.written_offsets[record + 1]].tolist())
     tensor = next((each for each in tensors if each.dtype in _INTEGERS), next(iter(tensors), None))
     if tensor is None or reader is None or not tensor.shape:
         return None
@@ -74,8 +79,8 @@ def _accumulated(session: Session, reader: int, inside: Int64) -> int:
     return max(1, sum(not (set(ids) & made) for ids in alike.values()))
 
 
-def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:
-    """The tensors that a record reads, without parameters where these are known."""
+def _given(session: Session, record: int, made: set[int]) -> tuple[TensorSpec, ...]:
+    """The tensors that a record reads, without those in ``made``, and without parameters where these are known."""
     columns, tensors = session.columns, session.signatures[int(session.columns.signature[record])].inputs
     if session.lifetimes is None:
         return tensors
@@ -83,4 +88,5 @@ def _given(session: Session, record: int) -> tuple[TensorSpec, ...]:
     kinds = session.lifetimes.kind[ids].tolist()
     if len(kinds) != len(tensors):
         return ()
-    return tuple(each for each, kind in zip(tensors, kinds, strict=True) if kind not in OF_MODULES)
+    read = zip(tensors, ids.tolist(), kinds, strict=True)
+    return tuple(each for each, number, kind in read if kind not in OF_MODULES and number not in made)

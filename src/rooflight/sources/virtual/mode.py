@@ -35,8 +35,11 @@ PLAIN: Final = frozenset({torch.Tensor, torch.nn.Parameter, torch.nn.Buffer, Fak
 _VALUES: Final = frozenset(
     {int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout}
 )
+_TRACER: Final = torch._C._dispatch_key_parse("Tracer")
 _DENSE: Final = frozenset({torch.strided, torch.jagged})
 _OVERWRITES: Final = frozenset({"fill_", "zero_", "copy_"})
+_LIKE: Final = frozenset({"new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like"})
+"""Ops that need of a tensor only what it is like."""
 _COPIES: Final = frozenset({"copy_", "_foreach_copy_", "resize_"})  # between devices
 _DECIDES: Final = {
     "logical_or": True, "bitwise_or": True, "__or__": True, "logical_and": False, "bitwise_and": False,
@@ -186,8 +189,10 @@ class VirtualMode(TorchDispatchMode):
 
     def _run_fake(self, call: OpCall) -> tuple[Any, bool]:
         """The result, and whether its shape is that of all such calls."""
-        faked = self._with_fakes(call)
+        faked, traced = self._with_fakes(call), torch._C._get_tracing_state()
         try:
+            if traced is not None:  # sizes would be tensors
+                _trace(None)
             with self.fake:
                 return faked.run(), True
         except (DynamicOutputShapeException, DataDependentOutputException):
@@ -201,6 +206,9 @@ class VirtualMode(TorchDispatchMode):
             if call.op.namespace != "aten" or (type(error).__module__ == "builtins" and type(error) is not ValueError):
                 raise
             raise RuntimeError(f"{calling_line()}: {error}") from None
+        finally:
+            if traced is not None:
+                _trace(traced)
 
     def _with_fakes(self, call: OpCall) -> OpCall:
         if all(isinstance(each, FakeTensor) for each in call.tensors):
@@ -333,6 +341,8 @@ class VirtualMode(TorchDispatchMode):
                 expect_share(each, float(known.float().mean()))
 
     def _can_run(self, call: OpCall, facts: Facts) -> bool:
+        if facts.name in _LIKE:
+            return True
         values = self.values
         overwritten = call.args[0] if facts.name in _OVERWRITES and call.args else None
         if facts.name == "scatter_" and call.args[0].shape == call.args[2].shape:  # the inverse of a permutation
@@ -369,9 +379,12 @@ class VirtualMode(TorchDispatchMode):
                 return torch.device("cpu")
             found = self.values.of(value) if isinstance(value, FakeTensor) else value
             if found is None and value is not None:
-                raise KeyError
+                if name not in _LIKE:
+                    raise KeyError
+                found = torch.empty(value.shape if name.endswith("_like") else 0, dtype=value.dtype, device="cpu")
             return found
 
+        name = call.op._opname
         return call.mapped(real).run()
 
     def value_of(self, tensor: torch.Tensor) -> Any:
@@ -405,6 +418,13 @@ class VirtualMode(TorchDispatchMode):
             return balanced(total, tensor.shape, tensor.dtype)
         self.answers.note("values of the device", "ones")
         return torch.ones(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _trace(state: Any) -> None:
+    """Go on with TorchScript's trace, or without one. It cannot be changed where ops are not traced."""
+    included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+    with torch._C._ForceDispatchKeyGuard(included, excluded.remove(_TRACER)):
+        torch._C._set_tracing_state(state)
 
 
 def one_device(device: torch.device, tensors: Iterable[Any]) -> None:

@@ -25,7 +25,7 @@ from rooflight.sources.capture.run.callers import calling_line, calling_place, w
 MOST_INTEGERS: Final = 1 << 22
 MOST_FLOATS: Final = 1 << 16
 _SWEEP: Final = 4096  # storages held between looking for those that are gone
-_PATIENCE: Final = 1000  # times that a line may ask before its loop is looked at, and times between its answers
+_PATIENCE: Final = 100  # times that a line may ask before its loop is looked at, and times between its answers
 
 
 class _Held(NamedTuple):
