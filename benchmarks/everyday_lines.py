@@ -78,7 +78,7 @@ def outcomes(author: str, only: str, before: list[str]) -> dict[str, str]:
 
 def inside(into: Path, author: str, only: str) -> None:
     """A line each is run in a process that is forked once torch is there."""
-    source = (LINES / f"{author}.py").read_text()
+    source = "\n".join(path.read_text() for path in LINES.glob(f"{author.removesuffix('lines')}*.py"))
     space: dict[str, Any] = {"__name__": "__main__"}
     if author == "one_lines":
         exec(compile(source.partition("\nfor n, line in")[0], LINES / f"{author}.py", "exec"), space)

@@ -28,7 +28,8 @@ def batch_of(session: Session) -> tuple[str, int] | None:
         return None
     first = inside[:_FIRST_RECORDS].tolist()
     made: set[int] = set()  # by the module itself: positions, say
-    reader, tensors = None, ()
+    reader: int | None = None
+    tensors: tuple[TensorSpec, ...] = ()
     for record in first:
         if tensors := _given(session, record, made):
             reader = record

@@ -424,7 +424,7 @@ def _trace(state: Any) -> None:
     """Go on with TorchScript's trace, or without one. It cannot be changed where ops are not traced."""
     included, excluded = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
     with torch._C._ForceDispatchKeyGuard(included, excluded.remove(_TRACER)):
-        torch._C._set_tracing_state(state)
+        torch._C._set_tracing_state(state)  # type: ignore[attr-defined]
 
 
 def one_device(device: torch.device, tensors: Iterable[Any]) -> None:

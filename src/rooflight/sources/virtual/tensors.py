@@ -37,9 +37,7 @@ def install(mode: VirtualMode) -> None:
     for owner, name in ((torch, "tensor"), (torch.Tensor, "new_tensor")):
         setattr(owner, name, _lifted(getattr(owner, name)))
     torch.jit._builtins._register_builtin(torch.tensor, "aten::tensor")  # for TorchScript
-    vars(sys.modules[torch.jit.trace.__module__])["_check_trace"] = lambda *_, **__: (
-        None
-    )  # of values that are not there
+    vars(sys.modules[torch.jit.trace.__module__])["_check_trace"] = lambda *_, **__: None  # compares values
     FakeTensorMode.__deepcopy__ = lambda self, _memo: self  # type: ignore[attr-defined] # with a tensor that it made
     vars(sys.modules[FakeTensorMode.__module__])["init_gpu_context"] = lambda _: None  # makes a real one in torch 2.11
     for kinds in (_foreach_utils._foreach_supported_types, optimizer._foreach_supported_types):
