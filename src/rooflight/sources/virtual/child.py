@@ -236,6 +236,10 @@ class Child(Listener):
 
     def leave(self, code: int) -> None:
         """Save what was recorded, and end the process."""
+        bars = sys.modules.get("tqdm.std")
+        with suppress(Exception):  # a report begins on a line of its own
+            for bar in list(bars.tqdm._instances) if bars is not None else ():
+                bar.close()
         for stream in (sys.stdout, sys.stderr):
             with suppress(OSError, ValueError):
                 stream.flush()
