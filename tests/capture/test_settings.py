@@ -105,3 +105,38 @@ def test_a_step_under_one_setting_has_no_attributes():
     torch.backends.cuda.matmul.allow_tf32 = False
     assert len(recording.session.signatures) == 1
     assert recording.session.environment["torch.backends.cuda.matmul.fp32_precision"] == "tf32"
+
+
+def test_powers_and_products_by_0_and_1_are_told_apart():
+    x = meta(64, 64)
+
+    def step():
+        x.pow(0)
+        x.pow(2.5)
+        x.pow_(1)
+        x * 1.0
+        x * 0
+        x * 2
+        torch.native_dropout(x, 1.0, True)
+
+    with rl.record() as recording:
+        step()
+    found = [record.signature.attribute("number") for record in recording.session.records]
+    assert found == [0, None, 1, 1, 0, None, 1]
+
+
+@pytest.mark.parametrize(
+    "gram",
+    [
+        lambda x: x @ x.T,
+        lambda x: x[None] @ x[None].mT,
+        lambda x: torch.bmm(x[None], x.T[None]),
+        lambda x: torch.einsum("bi,bj->ij", x, x),
+        lambda x: torch.einsum("ij,kj->ik", x, x),
+        lambda x: torch.cdist(x, x),
+    ],
+)
+def test_a_product_with_itself_is_half_the_work_whatever_its_strides(gram):
+    x = meta(512, 512)
+    costs = [each.cost for each in analyzed(lambda: gram(x)).operations if each.cost.matrix_flops]
+    assert [each.avoidable_flops for each in costs] == [each.matrix_flops * 511 // 1024 for each in costs]

@@ -129,8 +129,9 @@ test_costs = costs(
     # chain matmul takes the cheapest order: 2 * (10 * 100 * 5 + 10 * 5 * 50)
     linalg_multi_dot tensors=10x100 tensors=100x5 tensors=5x50 -> 10x50 = matrix 15000
     # distances: 3*4*5*6; 3 * 6 pairs * 6
-    _cdist_forward 4x6 5x6 -> 4x5 = vector 360
-    _pdist_forward 4x6 -> 6 = vector 108
+    _cdist_forward 4x6 5x6 -> 4x5 = vector 240
+    _cdist_forward 4x6@0 4x6@0 -> 4x4 = vector 120
+    _pdist_forward 4x6 -> 6 = vector 72
     # in place with beta 0 writes without reading: 4 * 32
     addmm_ self=3x5@0 mat1=3x4 mat2=4x5 -> 3x5@0 | beta=0 = read 128, written 60
     # alpha 0 multiplies nothing and reads no operand
@@ -144,3 +145,12 @@ test_costs = costs(
     einsum 3 -> () | equation='i->' = uncosted
     """
 )
+
+
+def test_a_bilinear_layer_multiplies_two_of_three_first():
+    settings = {"expand1": (1, 3), "expand2": (0,), "expand3": (1, 2), "sumdim": (2, 3), "unroll_dim": 1}
+    made = {"i1": spec((10, 6)), "i2": spec((4, 6, 5)), "i3": spec((10, 5))}
+    first, then = 10 * 4 * 6 * 5, 10 * 4 * 5  # x [10, 6] with w [4, 6, 5], then with y [10, 5]: or y first, then x
+    other = 10 * 4 * 6
+    found = cost("aten::_trilinear", made, [spec((10, 4))], **settings)
+    assert found.matrix_flops == 2 * (first + min(then, other))

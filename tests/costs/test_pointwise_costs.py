@@ -19,7 +19,7 @@ def test_every_op_of_the_tables_counts_per_element(shape):
 @given(st.lists(st.integers(0, 12), max_size=4), st.sampled_from(["float32", "bfloat16", "int64", "bool"]))
 def test_bytes_are_those_of_the_tensors(shape, dtype):
     x = spec(shape, dtype)
-    c = cost("aten::neg", {"self": x}, [x])
+    c = cost("aten::sqrt", {"self": x}, [x])
     assert c.bytes_read == c.bytes_written == x.nbytes
     assert c.vector_flops == x.numel
 
@@ -32,6 +32,23 @@ test_costs = costs(
     add_ self=4x6@0 other=4x6 -> 4x6@0 = read 192, written 96, vector 24
     # square of a tensor reads it once
     mul self=4x6@0 other=4x6@0 -> 4x6@1 = read 96
+    # a sign is free
+    neg self=4x6 -> 4x6 = read 96, written 96, vector 0
+    abs self=4x6 -> 4x6 = vector 0
+    # what all operands repeat is computed once
+    exp self=4x6~0,1 -> 4x6 = read 24, written 96, vector 6
+    add self=4x6~0,1 other=4x6 -> 4x6 = read 120, vector 24
+    # powers and products by 0 and 1
+    pow self=4x6 -> 4x6 | number=0 = read 0, written 96, vector 0
+    pow self=4x6 -> 4x6 | number=1 = read 96, written 96, vector 0
+    pow_ self=4x6@0 -> 4x6@0 | number=1 = read 0, written 0, vector 0
+    mul self=4x6 -> 4x6 | number=0 = read 0, written 96
+    mul_ self=4x6@0 -> 4x6@0 | number=0 = read 0, written 96
+    mul_ self=4x6@0 -> 4x6@0 | number=1 = read 0, written 0
+    div self=4x6 -> 4x6 | number=1 = read 96, written 96, vector 0
+    div self=4x6 -> 4x6 | number=0 = read 96, written 96
+    native_dropout input=4x6 -> 4x6 4x6:bool | number=1 = read 0, written 120
+    native_dropout input=4x6 -> 4x6 4x6:bool | number=0 = read 96, written 120, vector 0
     # out is not read
     add self=4x6 other=4x6 out=4x6@0 -> 4x6@0 = read 192
     # backward reads its saved output

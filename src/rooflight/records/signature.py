@@ -38,6 +38,9 @@ COMPUTED_IN: Final = "computed_in"
 SETTING: Final = "torch.backends."
 """The beginning of attributes of a product that ran under other settings than those in the session's environment."""
 
+NUMBER: Final = "number"
+"""Attribute of a power, product or quotient by a number that is 0 or 1, and of a dropout of none or of all: which."""
+
 HIDDEN: Final = "hidden"
 """Attribute of an op that masks scores, or is given a mask of them, which is known: of the mask how many pairs of query
 and key it hides, and how many it has; how many keys it hides from all queries, and how many it has; and a

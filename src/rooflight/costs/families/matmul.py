@@ -19,7 +19,7 @@ from typing import Any
 
 from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost, Uncosted
-from rooflight.costs.rules import Family, first_output, flags, largest, moves, moving, read_bytes, tensor_bytes
+from rooflight.costs.rules import Family, first_output, flags, integers, moves, moving, read_bytes, tensor_bytes
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, contiguous_strides
 
@@ -66,8 +66,15 @@ def least_multiply_adds(count: int, a: TensorSpec, b: TensorSpec) -> int:
         if there and all(tensor.repeats(dim) > 1 for tensor in there):
             repeats *= there[0].shape[dim]
     rows = a.shape[-2] // a.repeats(-2)
-    is_symmetric = a.storage != UNSHARED and a == transposed(b)
+    is_symmetric = a.storage != UNSHARED and _plainly(a) == _plainly(transposed(b))
     return count // repeats * (rows + 1) // (2 * rows) if is_symmetric and rows else count // repeats
+
+
+def _plainly(tensor: TensorSpec) -> TensorSpec:
+    """Without dimensions of size 1, whose strides do not matter."""
+    pairs = zip(tensor.shape, tensor.strides or contiguous_strides(tensor.shape), strict=True)
+    kept = [pair for pair in pairs if pair[0] != 1]
+    return replace(tensor, shape=tuple(size for size, _ in kept), strides=tuple(stride for _, stride in kept))
 
 
 def _may_spare(a: TensorSpec, b: TensorSpec) -> bool:
@@ -173,20 +180,26 @@ matmul_ops.rows(
         lambda op: product(op, op.inputs[0].numel * op.inputs[1].shape[-1], op.inputs[0]): (
             "mkldnn_linear_backward_input mkldnn_linear_backward_weights"
         ),
-        # sum of i1 * i2 * i3 over some dimensions: at the least what the largest operand times another takes
-        lambda op: product(op, max(largest(op.inputs), largest(op.outputs)), op.inputs[0]): "_trilinear",
     }
 )
 thin.rows(
     {
         first_output(1): "outer ger",  # [m] outer [n]: one multiply per element
-        # x [..., p, m], y [..., r, m] to distances [..., p, r], or x [n, m] to n (n - 1) / 2: subtract, raise, add
-        moving(lambda op: 3 * op.outputs[0].numel * op.inputs[0].shape[-1]): "cdist _cdist_forward pdist "
-        "_pdist_forward",
         # their gradients to those of x: about 4 FLOPs per distance and component
         moving(lambda op: 4 * op.inputs[0].numel * op.inputs[1].shape[-1]): "_cdist_backward _pdist_backward",
     }
 )
+
+
+@thin("cdist _cdist_forward pdist _pdist_forward")
+def distances(op: OpSignature) -> OpCost:
+    """x [..., p, m], y [..., r, m] to distances [..., p, r], or x [n, m] to n (n - 1) / 2: a multiplication and an
+    addition for each component, as |x|^2 + |y|^2 - 2 x.y needs them; of x and x half of it is the other half.
+    """
+    x, *others = op.inputs
+    count = op.outputs[0].numel * x.shape[-1]
+    by = transposed(others[0]) if others else None
+    return moves(op, vector_flops=2 * (count if by is None else least_multiply_adds(count, x, by)))
 
 
 @matmul_ops("matmul_backward")
@@ -232,7 +245,8 @@ def mm_plus_mm(op: OpSignature) -> OpCost:
 def euclidean_dist(op: OpSignature) -> OpCost:
     """|x|^2 + |y|^2 - 2 x.y: a product [p, m] @ [m, r], then 3 FLOPs per distance."""
     x, out = op.inputs[0], op.outputs[0]
-    return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel)
+    by = transposed(op.inputs[1]) if len(op.inputs) > 1 else None
+    return product(op, out.numel * x.shape[-1], x, vector_flops=3 * out.numel, by=by)
 
 
 @matmul_ops("_foreach_mm")
@@ -254,6 +268,27 @@ def einsum(op: OpSignature) -> OpCost | Uncosted:
         for label, size in zip(labels, tensor.shape, strict=True)
     }
     return product(op, prod(sizes.values()), op.inputs[0])
+
+
+@matmul_ops("_trilinear")
+def trilinear(op: OpSignature) -> OpCost:
+    """The sum of i1 * i2 * i3 over ``sumdim``, each without the dimensions of ``expand``: two of them first, then the
+    third, in the order that takes the fewest multiply-adds.
+    """
+    axes = [
+        dict(zip(sorted(set(range(len(tensor.shape) + len(expanded))) - {*expanded}), tensor.shape, strict=True))
+        for number, tensor in enumerate(op.inputs, 1)
+        for expanded in [integers(op, f"expand{number}")]
+    ]
+    summed = {*integers(op, "sumdim")}
+    counts = []
+    for last in axes:
+        pair: dict[int, int] = {}
+        for each in axes:
+            pair |= {} if each is last else each
+        left = {axis: size for axis, size in pair.items() if axis in last or axis not in summed}
+        counts.append(prod(pair.values()) + prod((left | last).values()))
+    return product(op, min(counts), op.inputs[0])
 
 
 @matmul_ops("bilinear")

@@ -2,8 +2,9 @@
 
 Conventions: one FLOP per element for each addition, multiplication, division, comparison, selection, logical or
 bitwise operation and call of an elementary or special function, integers and booleans alike; ``addcmul``, ``addcdiv``
-and ``lerp`` are 3, ``clamp`` to a range 2. On complex numbers a multiplication or division is 6 and anything else 2
-for each. Broadcast operands are read once, at their own size.
+and ``lerp`` are 3, ``clamp`` to a range 2. Signs are free: instructions take operands negated and absolute. On complex
+numbers a multiplication or division is 6 and anything else 2 for each. Broadcast operands are read once, at their own
+size; where all operands repeat, one result is computed.
 
 Activations and their gradients, FLOPs per element: relu and threshold 1, hardtanh 2, tanh 1, leaky relu 2, sigmoid 3
 (exponential, add, divide; the sign is free), silu 4, hardsigmoid 4, hardswish 5, elu 3, softplus 4, mish 6, gelu 8
@@ -28,7 +29,6 @@ from rooflight.costs.rules import (
     first_input,
     first_output,
     in_place,
-    largest,
     moves,
     names,
     nothing,
@@ -36,7 +36,7 @@ from rooflight.costs.rules import (
     per_input,
     writes,
 )
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import NUMBER, AttributeValue, OpSignature
 
 pointwise_ops = Family("pointwise", fusable=True, needs=Needs.ELEMENTS)
 
@@ -47,10 +47,33 @@ def elementwise(flops: int, complex_factor: int = 2) -> Formula:
     def cost(op: OpSignature) -> OpCost:
         if op.attribute("alpha") == 0:  # x + 0 y
             return added_nothing(op)
+        if (number := op.attribute(NUMBER)) is not None:
+            return by_number(op, number)
         factor = complex_factor if any(tensor.dtype.startswith("complex") for tensor in op.inputs) else 1
-        return moves(op, vector_flops=flops * factor * largest(op.outputs))
+        return moves(op, vector_flops=flops * factor * _points(op))
 
     return cost
+
+
+def _points(op: OpSignature) -> int:
+    """Elements of the largest result, those once that all operands repeat."""
+    out = max(op.outputs, key=lambda each: each.numel, default=None)
+    if out is None:
+        return 0
+    points = out.numel
+    if any(tensor.strides is not None and 0 in tensor.strides for tensor in op.inputs):
+        for dim in range(-len(out.shape), 0):
+            known = [tensor for tensor in op.inputs if len(tensor.shape) >= -dim]
+            if out.shape[dim] > 1 and all(tensor.shape[dim] in (1, tensor.repeats(dim)) for tensor in known):
+                points //= out.shape[dim]
+    return points
+
+
+def by_number(op: OpSignature, number: AttributeValue) -> OpCost:
+    """x^0 is 1 and 0 x is 0, whatever x is; x^1, 1 x and x / 1 are x, a copy of it or, in place, nothing."""
+    if number == 0 and "div" not in op.name:
+        return writes(op)
+    return OpCost() if in_place(op) else moves(op)
 
 
 def added_nothing(op: OpSignature) -> OpCost:
@@ -64,8 +87,8 @@ MULTIPLICATIVE: dict[int, str] = {1: "mul multiply div divide true_divide recipr
 """FLOPs per element of the ops that multiply or divide."""
 
 ELEMENTWISE: dict[int, str] = {
-    0: "positive conj_physical _conj_physical resolve_conj resolve_neg complex",
-    1: "add sub subtract rsub neg negative abs absolute sign sgn signbit sqrt rsqrt "
+    0: "positive neg negative abs absolute conj_physical _conj_physical resolve_conj resolve_neg complex",
+    1: "add sub subtract rsub sign sgn signbit sqrt rsqrt "
     "exp exp2 expm1 log log2 log10 log1p "
     "sin cos tan asin acos atan arcsin arccos arctan sinh cosh asinh acosh atanh arcsinh arccosh arctanh "
     "atan2 arctan2 hypot angle deg2rad rad2deg "
@@ -145,10 +168,11 @@ primitive_ops = Family("prims", fusable=True)
 
 primitive_ops.rows(
     {
-        elementwise(1): "abs acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
+        elementwise(0): "abs neg",
+        elementwise(1): "acos acosh add asin asinh atan atan2 atanh bessel_i0 bessel_i0e bessel_i1 bessel_i1e "
         "bessel_j0 bessel_j1 bitwise_and bitwise_not bitwise_or bitwise_xor cbrt ceil cos cosh digamma eq erf erf_inv "
         "erfc erfcx exp exp2 expm1 floor fmax fmin fmod frexp gcd ge gt hypot igamma igammac isfinite le lgamma log "
-        "log10 log1p log2 lt maximum minimum ndtri ne neg nextafter pow remainder round rsqrt shift_left "
+        "log10 log1p log2 lt maximum minimum ndtri ne nextafter pow remainder round rsqrt shift_left "
         "shift_right_arithmetic sign signbit sin sinh spherical_bessel_j0 sqrt sub tan tanh trunc where zeta",
         elementwise(1, complex_factor=6): "div mul reciprocal",
         reducing(1): "amax amin prod sum xor_sum",
@@ -183,9 +207,20 @@ random_ops.rows(
         "_sobol_engine_initialize_state_ _sobol_engine_scramble_",
     }
 )
+
+
+@random_ops("native_dropout", needs=Needs.ELEMENTS)
+def native_dropout(op: OpSignature) -> OpCost:
+    """Select and scale, but of all, which leaves zeros, or of none."""
+    number = op.attribute(NUMBER)
+    if number is not None:
+        return writes(op) if number else moves(op)
+    return moves(op, vector_flops=2 * op.inputs[0].numel)
+
+
 random_ops.having(needs=Needs.ELEMENTS).rows(
     {
-        per_input(2): "native_dropout dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
+        per_input(2): "dropout alpha_dropout feature_dropout feature_alpha_dropout _fused_dropout "
         "native_dropout_backward _masked_scale"
     }
 )

@@ -290,7 +290,8 @@ class Constants:
             fill, factor = float("-inf"), float(third or 0) * (-1 if "sub" in schema.name else 1)
             if self._is_made(first):
                 scores, mask, factor = second, first, 1.0
-
+            if abs(factor) != 1:  # an optimizer's step
+                return ()
             of = _lowered(factor)
             how = (factor,)
         if not isinstance(mask, torch.Tensor) or fill is None or self._is_made(scores):

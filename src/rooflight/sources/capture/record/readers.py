@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from rooflight.costs.cost import Float32Kind
 from rooflight.costs.registry import traits_of
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import NUMBER, OpSignature
 from rooflight.sources.capture.record.schemas import ArgumentKind, OpSchema, known_int
 from rooflight.sources.capture.record.signatures import (
     alias_pattern,
@@ -45,7 +45,29 @@ def reader_of(schema: OpSchema, tape: Tape) -> Reader:
         and (traits.product or traits.convolution or not traits.fusable)
     ):
         reader = _settings_reader(reader, tape, traits.float32)
+    number = _NUMBERS.get(schema.name)
+    if number in schema.names:
+        reader = _number_reader(reader, tape, schema, number)
     return tape.around(reader, schema)
+
+
+_NUMBERS = {
+    **dict.fromkeys(("aten::mul", "aten::mul_", "aten::div", "aten::div_"), "other"),
+    **dict.fromkeys(("aten::pow", "aten::pow_"), "exponent"),
+    "aten::native_dropout": "p",
+}
+
+
+def _number_reader(reader: Reader, tape: Tape, schema: OpSchema, name: str) -> Reader:
+    place = schema.names.index(name)
+
+    def read(args: tuple[Any, ...], kwargs: dict[str, Any] | None, out: Any, context: int) -> None:
+        reader(args, kwargs, out, context)
+        number = args[place] if len(args) > place else (kwargs or {}).get(name)
+        if type(number) in (int, float) and number in (0, 1):
+            tape.refine(((NUMBER, int(number)),))
+
+    return read
 
 
 def _settings_reader(reader: Reader, tape: Tape, kind: Float32Kind) -> Reader:
