@@ -161,3 +161,25 @@ def test_a_function_is_a_step_and_pinned_memory_is_known(tmp_path):
         session = recorded_on(tmp_path, script, skip=0, only="function", named=f"{script}:step")
         assert len(calls_of(session, "aten::mm")) == 1
         assert session.environment["pins_memory"] == ("yes" if pin == "True" else "no")
+
+
+def test_a_compiled_model_is_trained_without_an_optimizer_of_torchs_in_two_turns(tmp_path):
+    (tmp_path / "it.py").write_text("""
+import torch
+model = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Linear(32, 8)).cuda())
+def write(weights):
+    with torch.no_grad():
+        for weight in weights:
+            weight -= 0.1 * weight.grad
+            weight.grad = None
+for number in range(10_000):
+    model(torch.randn(4, 64, device="cuda")).sum().backward()
+    weights = list(model.parameters())
+    write(weights[:2])
+    if number % 2:
+        write(weights[2:])
+""")
+    session, found, _ = run_on(tmp_path, "it.py")
+    assert len(session)
+    assert found["run"]["step"]["kind"] == "backward"
+    assert found["run"]["step"]["turns"] == 2

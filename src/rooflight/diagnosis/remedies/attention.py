@@ -50,7 +50,7 @@ def written_out(facts: Facts) -> Iterable[Draft]:
     dropped = len(of.named(*DROPOUT)) and of.reads.by(of.writes.of(softmaxes))[of.named(*DROPOUT)].any()
     if dropped and of.on_cpu:  # there it is written out within the op as well
         return
-    scores = {op.outputs[0].numel for op in of.ops(softmaxes) if len(op.outputs[0].shape) > 2}
+    scores = {op.outputs[0].numel for op in of.ops(softmaxes) if op.outputs and len(op.outputs[0].shape) > 2}
     if not scores:
         return
     on_scores = of.where_op(

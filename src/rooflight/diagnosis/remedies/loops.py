@@ -213,7 +213,7 @@ def kv_cache(facts: Facts) -> Iterable[Draft]:
     by_weight: dict[tuple[int, str], list[int]] = {}
     for call in np.flatnonzero(of.products).tolist():
         weight = of.parameter_read(call)
-        if weight is not None:
+        if weight is not None and of.op(call).outputs:
             by_weight.setdefault((weight, of.op(call).name), []).append(call)
     growing: list[tuple[list[int], list[int]]] = []
     for calls in by_weight.values():

@@ -181,7 +181,7 @@ def casts(facts: Facts) -> Iterable[Draft]:
             came.pop(storage, None)
             if cast[call] and not fixed[call]:
                 came[storage] = (op.inputs[0].dtype, call)
-            elif known is not None and op.outputs[0].shape == op.inputs[0].shape:
+            elif known is not None and op.inputs and op.outputs and op.outputs[0].shape == op.inputs[0].shape:
                 came[storage] = known  # what lies between two casts is pointwise
                 wider[call] = 1 - item_bytes(known[0]) / item_bytes(op.outputs[0].dtype), known[1]
         if cast[call] and known is not None and known[0] == op.outputs[0].dtype:

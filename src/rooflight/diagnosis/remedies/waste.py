@@ -232,8 +232,9 @@ def sparse_gradients(facts: Facts) -> Iterable[Draft]:
     spared_s, rows_in_all, looked_up = 0.0, 0, 0
     for call in of.named("aten::embedding_dense_backward", "aten::embedding_backward").tolist():
         op = of.op(call)
-        rows, indices = op.outputs[0].shape[0], min(tensor.numel for tensor in op.inputs)
-        if rows < 8 * indices:
+        rows = op.outputs[0].shape[0] if op.outputs and op.outputs[0].shape else 0
+        indices = min((tensor.numel for tensor in op.inputs), default=rows)
+        if rows < 8 * indices or not rows:
             continue
         gradient = set(of.writes[call])
         touching = [each for storage in gradient for each in of.readers[storage] if each > call]

@@ -82,7 +82,8 @@ class StepFinder:
     @property
     def wants_line(self) -> bool:
         """Whether the line that calls a model is to be told: one that may begin a step."""
-        return not self.begun and (not self.recorder.settled or len(self.optimizers) > 1)
+        begins = self._undecided.ended_by_backward or not self.begun
+        return begins and (not self.recorder.settled or len(self.optimizers) > 1)
 
     # -- modules
 
@@ -232,10 +233,9 @@ class StepFinder:
         """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it. So it is
         where a script that writes its weights itself has not done so yet.
         """
-        now, written = self._at, self.ear.written()
-        if self.ear.accumulates and not written:
+        if not (written := self.ear.written()) and self.ear.accumulates:
             return
-        self._undecided.ended_by_backward = False
+        now, self._undecided.ended_by_backward = self._at, False
         if self.ear.began_to_accumulate:
             self._forget_backward()
             self.recorder.drop()

@@ -236,11 +236,12 @@ class Recorder:
 
 
 def _in_compiled() -> bool:
-    """Whether a function of torch.compile is running in this thread."""
+    """Whether a function of torch.compile is running in this thread; a compiled module's hooks run before its own."""
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     frame = sys._getframe(1) if dynamo is not None else None
     while frame is not None:
-        if frame.f_code.co_filename == dynamo.__file__:  # type: ignore[union-attr]
+        code = frame.f_code
+        if code.co_filename == dynamo.__file__ and code.co_name != "__call__":  # type: ignore[union-attr]
             return True
         frame = frame.f_back
     return False
