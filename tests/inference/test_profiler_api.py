@@ -304,3 +304,12 @@ assert prof.save_all() is not None and prof.results.totals.steps == 1
     assert set(inference.__all__) <= set(dir(inference))
     with pytest.raises(AttributeError):
         _ = inference.nothing
+
+
+@pytest.mark.parametrize(("warmup", "total", "allowed"), [(10, 3, False), (3, 3, False), (2, 3, True), (1, 0, True)])
+def test_a_profiler_that_would_only_warm_up_is_refused(warmup, total, allowed):
+    if allowed:
+        assert ProfilerConfig(warmup_runs=warmup, num_total_runs=total).warmup_runs == warmup
+    else:
+        with pytest.raises(ValueError, match=f"warmup_runs is {warmup} of num_total_runs {total}: no run is left"):
+            ProfilerConfig(warmup_runs=warmup, num_total_runs=total)

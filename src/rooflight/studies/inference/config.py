@@ -142,6 +142,9 @@ class ProfilerConfig(Fields, frozen=True, kw_only=True):
         for name in ("num_total_runs", "warmup_runs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: give a number of runs from 0 on")
+        if 0 < self.num_total_runs <= self.warmup_runs:
+            runs = f"warmup_runs is {self.warmup_runs} of num_total_runs {self.num_total_runs}"
+            raise ValueError(f"{runs}: no run is left to report, give fewer to warm up")
         for name in ("slo_ttft_ms", "slo_tpot_ms", "slo_e2e_ms"):
             if getattr(self, name) is not None and not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: give milliseconds above 0")
