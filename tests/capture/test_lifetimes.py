@@ -455,3 +455,25 @@ def test_a_gradient_that_is_added_to_a_composites_is_added_after_its_backward():
     place = [number for number, each in enumerate(records) if each.parent is None][backward[0]]
     assert set(records[place].writes) & set(records[place + 1].reads)
     assert {each.parent for each in records[:place] if each.direction == 1} == {None, place}
+
+
+def test_a_gradient_that_was_added_to_a_composites_lives_until_it_is():
+    attention = torch.nn.functional.scaled_dot_product_attention
+    x, keys, values = (torch.randn(1, 2, 4, 8, requires_grad=True) for _ in range(3))
+    with rl.record(memory=True) as recording:
+        queries = x * 2
+        ((queries + attention(queries, keys, values)) * torch.randn(1, 2, 4, 8)).sum().backward()
+    session = recording.session
+    records = list(session.records)
+    (place,) = [
+        number
+        for number, each in enumerate(records)
+        if each.signature.name.endswith("attention_backward") and each.parent is None
+    ]
+    at = next(n for n in range(place, len(records)) if records[n].signature.name == "aten::add")
+    added = records[at]
+    for storage in added.reads:
+        assert session.lifetimes.made[storage] < at <= session.lifetimes.freed[storage]
+    (total,) = added.writes
+    assert session.lifetimes.made[total] == at
+    assert session.lifetimes.freed[total] > at + 1

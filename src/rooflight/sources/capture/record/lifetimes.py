@@ -204,6 +204,19 @@ class LifetimeTape(Tape):
         self._settle()
         return super().append(op, context, reads, writes, starts)
 
+    def sink(self, place: int) -> int:
+        """Move the newest record in front of record ``place``; what was made or freed by those between is so by them
+        where they are now.
+        """
+        last = len(self) - 1
+        for column in (self._made, self._freed, self._sums_of_views):
+            records = np.frombuffer(column, dtype=column.typecode)
+            later = (records >= place) & (records <= last)
+            by_itself = later & (records == last) & (column is self._made)
+            records += later
+            records[by_itself] = place
+        return super().sink(place)
+
     def session(self, environment: Mapping[str, str], notes: Sequence[str] = ()) -> Session:
         """The columns so far as an immutable session, with the lifetimes so far."""
         self._note_modules()
