@@ -130,7 +130,7 @@ def test_any_text_is_a_clock_or_a_value_error(text):
 
 @pytest.mark.parametrize("name", ["int8", "fp64", "float64", "int64", "quux", "", "bool"])
 def test_what_products_cannot_use_instead_is_refused(name):
-    with pytest.raises(ValueError, match="give one of fp32, tf32, fp16, bf16, fp8, fp4"):
+    with pytest.raises(ValueError, match="give one of fp32, tf32, fp16, fp16acc, bf16, fp8, fp4"):
         WhatIf(precision=name)
 
 

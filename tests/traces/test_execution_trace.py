@@ -4,6 +4,7 @@ import gzip
 import json
 import warnings
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -12,6 +13,7 @@ from kineto_traces import kernel, launch, op, write
 from torch.profiler import ExecutionTraceObserver, ProfilerActivity, profile
 
 import rooflight as rl
+from rooflight.records.signature import NUMBER
 
 DEVICE = "A100-SXM4-80GB"
 VIEWS = {"aten::view", "aten::_reshape_alias", "aten::detach", "aten::empty"}
@@ -95,7 +97,11 @@ def test_a_forward_pass_has_the_signatures_and_all_three_bounds_of_a_recording(t
 
     live, read = live_and_read(tmp_path, model, step)
     found, wanted = (
-        Counter(one.signature for one in session.records if one.parent is None and one.signature.name not in VIEWS)
+        Counter(
+            unnumbered(one.signature)
+            for one in session.records
+            if one.parent is None and one.signature.name not in VIEWS
+        )
         for session in (read, live)
     )
     assert found == wanted
@@ -103,6 +109,11 @@ def test_a_forward_pass_has_the_signatures_and_all_three_bounds_of_a_recording(t
     without = rl.read_trace(tmp_path / "trace.json")
     # the dtypes of what llama concatenates for its rotary embedding are in no trace: that cat is not costed
     assert bounds(without)[0] == pytest.approx(bounds(live)[0], rel=2e-3 if name == "llama" else 1e-12)
+
+
+def unnumbered(op):
+    """An op as a trace knows it, which does not tell by which number tensors are multiplied."""
+    return replace(op, attributes=tuple(each for each in op.attributes if each[0] != NUMBER))
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "resnet"])

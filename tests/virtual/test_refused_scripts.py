@@ -55,10 +55,11 @@ def test_what_is_refused_says_the_line(tmp_path):
         "send a copy on the host",
         "virtual/refused_program.py:31 asks again and again for a number of the device, which only a GPU has, "
         "and no answer ends its loop: limit it",
-        "2000",
+        "200",
         "1.0",
         "0 8 False",
-        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        "virtual/refused_program.py:19: Expected all tensors to be on the same device, but found at least two devices, "
+        "cuda:0 and cpu!",
         *(f"virtual/refused_program.py:{line}: {MIXED} cpu and cuda:0" for line in (19, 19, 19, 20)),
         "virtual/refused_program.py:12: can't convert cuda:0 device type tensor to numpy: .cpu() first",
         "virtual/refused_program.py:20 asks for cuda:1: say --gpus 2, or more",

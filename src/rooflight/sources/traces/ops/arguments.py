@@ -47,9 +47,9 @@ NUMBERED: Final = (
 )
 """Dtypes in the order of ``c10::ScalarType``, whose number an event has for an argument that is a dtype."""
 
-NUMBERS: Final[Mapping[str, Any]] = {"int64": 1, "float64": 1.0, "bool": True, "complex128": 1j}
+NUMBERS: Final[Mapping[str, Any]] = {"int64": 2, "float64": 2.0, "bool": True, "complex128": 1j}
 """The dtypes that Python's numbers have where an op takes a tensor, and a number of each. The profiler notes ``x + 1``
-like the sum of x and a tensor without dimensions; a recording sees the number."""
+like the sum of x and a tensor without dimensions; a recording sees the number, and of 0 and 1 that they are."""
 
 _KNOWN: Final = frozenset(DTYPES.values())
 LIST: Final = "TensorList"
