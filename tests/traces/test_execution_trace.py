@@ -105,7 +105,8 @@ def test_a_forward_pass_has_the_signatures_and_all_three_bounds_of_a_recording(t
         for session in (read, live)
     )
     assert found == wanted
-    assert bounds(read) == pytest.approx(bounds(live), rel=1e-12)
+    # llama multiplies its rotary embedding by 1, which a trace does not tell
+    assert bounds(read) == pytest.approx(bounds(live), rel=1e-3 if name == "llama" else 1e-12)
     without = rl.read_trace(tmp_path / "trace.json")
     # the dtypes of what llama concatenates for its rotary embedding are in no trace: that cat is not costed
     assert bounds(without)[0] == pytest.approx(bounds(live)[0], rel=2e-3 if name == "llama" else 1e-12)
