@@ -4,8 +4,8 @@
 
 CLONES holds the repositories of ``new_scripts.toml`` as ``owner+name`` or ``owner+name/repo``. A script runs unedited
 in a folder made anew, on data that the row's commands make there. With ``--on`` it is asked for a device, without it
-the script runs twice alone and once under ``rooflight run``: its exit code must be the same, and what it prints where
-the two agree. Ends with 1 if a script has no answer.
+the script runs twice alone and once under ``rooflight run``: its exit code must be the same, and what it prints, but
+for times, where the two agree. Ends with 1 if a script has no answer.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from typing import Any
 
 TABLE = Path(__file__).with_suffix(".toml")
 LIMIT_S = 300
+TIME = re.compile(r"[\d.]+ ?(ms|s|sec|min|it/s)\b")
 
 
 def main() -> int:
@@ -64,7 +66,8 @@ def answer(row: dict[str, Any], clones: Path, device: str, data: dict[str, str])
     (first, _), (second, _), (watched, document) = ended
     if watched.returncode != first.returncode:
         return False, f"exit code {first.returncode} became {watched.returncode}: {last_line(watched.stderr)}"
-    if first.stdout == second.stdout != watched.stdout:
+    plain, again, under = (TIME.sub("", each.stdout) for each in (first, second, watched))
+    if plain == again != under:
         return False, "its output changed"
     return read(watched, document)
 
@@ -112,7 +115,7 @@ def read(ended: subprocess.CompletedProcess[str], document: dict[str, Any]) -> t
     """What the document of a run says in a line."""
     said = document.get("run", {})
     step, on = said.get("step"), said.get("on") or []
-    if not step or not step.get("count") or (said.get("virtual") and not on) or said.get("error"):
+    if not step or not step.get("count") or (said.get("virtual") and (not on or said.get("error"))):
         return False, said.get("error") or last_line(ended.stderr)
     words = f"{step['count']:>6} steps ({step['kind']})"
     for each in on:
