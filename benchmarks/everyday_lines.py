@@ -78,7 +78,8 @@ def outcomes(author: str, only: str, before: list[str]) -> dict[str, str]:
 
 def inside(into: Path, author: str, only: str) -> None:
     """A line each is run in a process that is forked once torch is there."""
-    source = "\n".join(path.read_text() for path in LINES.glob(f"{author.removesuffix('lines')}*.py"))
+    parts = ("more_lines", "third_setup", author) if author == "third_lines" else (author,)
+    source = "\n".join((LINES / f"{part}.py").read_text() for part in parts)
     space: dict[str, Any] = {"__name__": "__main__"}
     if author == "one_lines":
         exec(compile(source.partition("\nfor n, line in")[0], LINES / f"{author}.py", "exec"), space)

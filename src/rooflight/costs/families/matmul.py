@@ -194,7 +194,8 @@ thin.rows(
 @thin("cdist _cdist_forward pdist _pdist_forward")
 def distances(op: OpSignature) -> OpCost:
     """x [..., p, m], y [..., r, m] to distances [..., p, r], or x [n, m] to n (n - 1) / 2: a multiplication and an
-    addition for each component, as |x|^2 + |y|^2 - 2 x.y needs them; of x and x half of it is the other half.
+    addition for each component, as |x|^2 + |y|^2 - 2 x.y needs them, the least of any norm; of x and x half of it is
+    the other half.
     """
     x, *others = op.inputs
     count = op.outputs[0].numel * x.shape[-1]

@@ -70,7 +70,7 @@ def _points(op: OpSignature) -> int:
 
 
 def by_number(op: OpSignature, number: AttributeValue) -> OpCost:
-    """x^0 is 1 and 0 x is 0, whatever x is; x^1, 1 x and x / 1 are x, a copy of it or, in place, nothing."""
+    """x^0 is 1 and 0 x is 0, whatever finite x is; x^1, 1 x and x / 1 are x, a copy of it or, in place, nothing."""
     if number == 0 and "div" not in op.name:
         return writes(op)
     return OpCost() if in_place(op) else moves(op)

@@ -313,9 +313,9 @@ class Tape:
     def note_settings(self, kind: Float32Kind) -> None:
         """Give the newest record, of products, the settings that it ran under where the first product had others."""
         for name, setting in _SETTINGS[kind]:
-            first = self.settings.setdefault(name, now := setting())
-            if now != first:
-                self.refine(((name, _plain(now)),))
+            now = "ieee" if (found := setting()) == "none" else found
+            if now != self.settings.setdefault(name, now):
+                self.refine(((name, now),))
 
     def add_time(self, record: int, start_ns: int, end_ns: int) -> None:
         """Note when a record's op ran."""
@@ -368,7 +368,7 @@ class Tape:
                 written_starts=starts[~is_read],
             ),
             storage_bytes=np.array(self.storage_bytes, dtype=np.int64),
-            environment={**environment, **{name: _plain(value) for name, value in self.settings.items()}},
+            environment={**environment, **self.settings},
             notes=tuple(notes),
             measurement=self._measurement(parent) if self.timed else None,
         )
@@ -408,10 +408,6 @@ class Tape:
             op_starts_s=begins[None],
             clock="ops, while they were recorded",
         )
-
-
-def _plain(setting: str) -> str:
-    return "ieee" if setting == "none" else setting
 
 
 def _is_cpu(holder: object) -> bool:
