@@ -271,6 +271,8 @@ type(caught(lambda: x + torch.zeros(5, 8))).__name__ if D == "cuda" else "Runtim
 type(caught(lambda: nn.Linear(8, 2).to(D)(x).cpu().numpy())).__name__
 (lambda w: torch.istft(torch.stft(torch.randn(2, 400, device=D), 64, hop_length=16, window=w, return_complex=True), 64, hop_length=16, window=w).shape)(torch.hann_window(64, device=D))
 type(torch.__config__.show()).__name__
+torch.complex(torch.ones(2, device=D).int(), torch.ones(2, device=D).int())
+F.embedding(torch.tensor([0], device=D), torch.ones(3, device=D))
 '''
 class Tagged(torch.Tensor): pass
 class TaggedParameter(nn.Parameter): pass

@@ -202,8 +202,9 @@ class VirtualMode(TorchDispatchMode):
                 raise
             with self:
                 return call.op._op_dk(torch._C.DispatchKey.CUDA, *call.args, **call.kwargs), False
-        except (ValueError, RuntimeError) as error:  # the rules of fake tensors raise others than kernels
-            if call.op.namespace != "aten" or (type(error).__module__ == "builtins" and type(error) is not ValueError):
+        except (AssertionError, RuntimeError, ValueError) as error:
+            of_rules = type(error).__module__ != "builtins" or not isinstance(error, RuntimeError)
+            if call.op.namespace != "aten" or not of_rules:  # the rules of fake tensors raise others than kernels
                 raise
             raise RuntimeError(f"{calling_line()}: {error}") from None
         finally:
