@@ -5,10 +5,10 @@ from __future__ import annotations
 import dis
 import importlib
 import linecache
-import os
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +46,7 @@ def holds() -> list[int]:
 
 
 def lets_go() -> None:
-    os.stat("/")  # an op of torch has threads, for which it waits on a busy machine
+    Path("/").stat()  # an op of torch has threads, for which it waits on a busy machine
 
 
 def test_what_keeps_the_interpreter_is_named_and_not_what_lets_it_go_next() -> None:
