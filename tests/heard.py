@@ -14,7 +14,7 @@ from typing import Any
 from rooflight.records.account import Place
 from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run import events
-from rooflight.sources.capture.run.events import Ear, Event, Weights
+from rooflight.sources.capture.run.events import Ear, Event, Weights, Writes
 from rooflight.sources.capture.run.recording import Recorder
 
 HEARD = Path(__file__).parent / "scripts" / "heard.jsonl.gz"
@@ -68,9 +68,20 @@ class Answers(Ear):
     """An ear that answers what was answered when the events were heard."""
 
     def __init__(self, answers: Iterable[tuple[int, bool, bool]] = ()) -> None:
+        self.writes = Answered(answers)
+
+
+class Answered(Writes):
+    """What was written, as it was answered then."""
+
+    def __init__(self, answers: Iterable[tuple[int, bool, bool]]) -> None:
+        super().__init__()
         self._answers = iter(answers)
 
-    def written(self) -> int:
+    def follow(self, model: Any) -> None:
+        """It is not there."""
+
+    def since_backward(self) -> int:
         """The next answer."""
         found, self.accumulates, self.began_to_accumulate = next(self._answers, (0, False, False))
         return found
@@ -111,12 +122,14 @@ def hear(into: str, script: str, *arguments: str) -> None:
             def hasten(self, model: Any, optimizer: Any) -> None:
                 """Go on hearing all."""
 
-            def written(self) -> int:
-                found = super().written()
+        class TapingWrites(Writes):
+            def since_backward(self) -> int:
+                found = super().since_backward()
                 answers.append([found, self.accumulates, self.began_to_accumulate])
                 return found
 
         ear = Taping(skip=2)
+        ear.writes = TapingWrites()
         ear.finder.recorder = Notebook()
         fold = ear.finder.fold
 

@@ -16,7 +16,7 @@ _Result = TypeVar("_Result")
 class _ThreadState(local):
     def __init__(self) -> None:
         self.names: list[str] = [""]
-        self.listeners: list[Callable[[str], None]] = []
+        self.listeners: list[Callable[[str], object]] = []
         self.ranges: list[int] = []  # for each open NVTX range: how many names there were, its own included
 
 
@@ -120,12 +120,12 @@ def current_phase() -> str:
     return _state.names[-1]
 
 
-def subscribe(listener: Callable[[str], None]) -> None:
+def subscribe(listener: Callable[[str], object]) -> None:
     """Call ``listener`` with the new phase at every change on this thread, until ``unsubscribe``."""
     _state.listeners.append(listener)
 
 
-def unsubscribe(listener: Callable[[str], None]) -> None:
+def unsubscribe(listener: Callable[[str], object]) -> None:
     """Stop calling ``listener``, if it is subscribed."""
     if listener in _state.listeners:
         _state.listeners.remove(listener)

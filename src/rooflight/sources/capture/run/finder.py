@@ -129,7 +129,7 @@ class StepFinder:
             self._open(event.at, f"the first call of {event.kind} with gradients on")
             self.elements = event.size
             self._look_at_sizes()
-            self.ear.follow(event.module)
+            self.ear.writes.follow(event.module)
             self._line = event.line
         if (begins or self.running) and not self.recorder.settled and self.has_trained:
             self._record(event.module, event.args)
@@ -214,7 +214,7 @@ class StepFinder:
         if self.only is StepKind.MODULE:
             return
         if not self.backward.where.line:
-            last = ", the last before the weights change" if self.ear.accumulates else ""
+            last = ", the last before the weights change" if self.ear.writes.accumulates else ""
             self.backward = Caller(f"backward{last}", event.where)
         self.backwards += 1
         self._undecided.backward_end = event.at, event.nodes
@@ -222,7 +222,7 @@ class StepFinder:
         if self.only is StepKind.BACKWARD or may_end:
             self._undecided.ended_by_backward = not self.running
             if self.only is None:
-                self.ear.sees_backward()
+                self.ear.writes.backward_ended()
             self.ear.watch()
 
     def _end_what_waits(self) -> None:
@@ -233,10 +233,10 @@ class StepFinder:
         """What follows a backward pass: without an optimizer it ended a step, with one it was a part of it. So it is
         where a script that writes its weights itself has not done so yet.
         """
-        if not (written := self.ear.written()) and self.ear.accumulates:
+        if not (written := self.ear.writes.since_backward()) and self.ear.writes.accumulates:
             return
         now, self._undecided.ended_by_backward = self._at, False
-        if self.ear.began_to_accumulate:
+        if self.ear.writes.began_to_accumulate:
             self._forget_backward()
             self.recorder.drop()
             self.begun, self.waits.last_event = 0, now
@@ -437,7 +437,7 @@ class StepFinder:
     @property
     def has_trained(self) -> bool:
         """Whether an optimizer stepped, or a backward pass ended a step."""
-        return bool(self._trained.count or self.ear.accumulates)
+        return bool(self._trained.count or self.ear.writes.accumulates)
 
     @property
     def _trained(self) -> Steps:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rooflight.sources.capture.own_code import is_users, place_in
 from rooflight.sources.capture.phases import subscribe
+from rooflight.sources.capture.run import events
 from rooflight.sources.capture.run.workers import watch_workers
 
 if TYPE_CHECKING:
@@ -102,9 +103,7 @@ def install(ear: Listening, folder: Path | None = None) -> None:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-    for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "backward_begins", "backward_ended",
-                 "loader_begins", "checkpoint_begins", "function_begins", "function_ended",
-                 "phase_changes"):  # fmt: skip
+    for name in ("called", "returned", "optimizer_begins", "optimizer_ended", "tell"):
         setattr(ear, name, _unharmed(ear, getattr(ear, name)))
     register_optimizer_step_pre_hook(ear.optimizer_begins)
     register_optimizer_step_post_hook(ear.optimizer_ended)
@@ -112,7 +111,7 @@ def install(ear: Listening, folder: Path | None = None) -> None:
     _watch_loaders_and_checkpoints(ear)
     if folder is not None:
         watch_workers(folder)
-    subscribe(ear.phase_changes)
+    subscribe(partial(ear.tell, events.PhaseChanges))
     _hide_hook()
     ear.watch()
 
@@ -125,11 +124,11 @@ def _watch_backward(ear: Listening) -> None:
 
     @wraps(run_backward)
     def watched(*args: Any, **kwargs: Any) -> Any:
-        if in_backward() != -1 or not ear.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
+        if in_backward() != -1 or not ear.finder.counts_backward(accumulates=bool(kwargs.get("accumulate_grad"))):
             return run_backward(*args, **kwargs)
-        ear.backward_begins()
+        ear.tell(events.BackwardBegins)
         found = run_backward(*args, **kwargs)
-        ear.backward_ended()
+        ear.tell(events.BackwardEnds)
         return found
 
     engine._engine_run_backward = watched
@@ -144,22 +143,22 @@ def _watch_loaders_and_checkpoints(ear: Listening) -> None:
     @wraps(following)
     def watched_next(self: Any) -> Any:
         data, first = getattr(self, "_dataset", None), not getattr(self, "_num_yielded", 1)
-        begin = ear.loader_begins(data, getattr(self, "_num_workers", 0))
+        begin = ear.tell(events.Fetches, id(data), getattr(self, "_num_workers", 0))
         try:
             batch = following(self)
         finally:
-            ear.loader_ended(begin)
+            ear.tell(events.Fetched, begin)
         if first:
-            ear.epoch_begins(data, batch)
+            ear.finder.waits.begins_epoch(id(data), batch)
         return batch
 
     @wraps(write)
     def watched_save(*args: Any, **kwargs: Any) -> Any:
-        begin = ear.checkpoint_begins()
+        begin = ear.tell(events.Saves)
         try:
             return write(*args, **kwargs)  # type: ignore[no-untyped-call]
         finally:
-            ear.checkpoint_ended(begin)
+            ear.tell(events.Saved, begin)
 
     loaders._BaseDataLoaderIter.__next__ = watched_next  # type: ignore[method-assign]
     torch.serialization._save = watched_save

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, Final
 
+from rooflight.sources.capture.run import events
 from rooflight.sources.capture.run.errors import of_script
 
 
@@ -71,11 +72,11 @@ def mark_function(file: str, name: str, ear_of: Callable[[], Any]) -> None:
             ear = ear_of()
             if ear is None:
                 return function(*args, **kwargs)
-            ear.function_begins()
+            ear.tell(events.FunctionBegins)
             try:
                 return function(*args, **kwargs)
             finally:
-                ear.function_ended()
+                ear.tell(events.FunctionEnds)
 
         return run
 

@@ -6,7 +6,7 @@ recorded, its model and its optimizer are heard by hooks that take a third of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from threading import get_ident
 from time import perf_counter_ns
 from typing import Any, Final
@@ -24,10 +24,12 @@ from rooflight.records.account import NO_PLACE
 from rooflight.records.timeline import StepKind
 from rooflight.sources.capture.run import events
 from rooflight.sources.capture.run.callers import calling_line, calling_place, elements_of
-from rooflight.sources.capture.run.events import Ear, Weights
+from rooflight.sources.capture.run.events import Ear, Weights, Writes
 from rooflight.sources.capture.run.finder import StepFinder
 
 HOOK: Final = "rooflight"
+_OF_ANY_THREAD: Final = (events.Fetches, events.Fetched, events.Saves, events.Saved, events.PhaseChanges)
+"""Such an event does not say that its thread is the one that steps."""
 
 
 class Listening(Ear):
@@ -36,7 +38,7 @@ class Listening(Ear):
     def __init__(self, *, skip: int, only: StepKind | None = None, named: str = "") -> None:
         self.hook: Callable[[nn.Module, Any], None] | None = None
         self._weights = _Weights()
-        self._written = Written()
+        super().__init__()
         self.finder = StepFinder(skip=skip, only=only, named=named, began=perf_counter_ns(), ear=self)
 
     # -- what the finder tells and asks
@@ -58,28 +60,6 @@ class Listening(Ear):
         module._forward_hooks.pop(HOOK, None)
         self.watch()
 
-    def written(self) -> int:
-        """As ``Written`` tells."""
-        return self._written.since_backward()
-
-    def follow(self, model: Any) -> None:
-        """Look at its weights, too."""
-        self._written.follow(model)
-
-    def sees_backward(self) -> None:
-        """Look at the weights."""
-        self._written.backward_ended()
-
-    @property
-    def accumulates(self) -> bool:  # type: ignore[override]
-        """Of ``Written``."""
-        return self._written.accumulates
-
-    @property
-    def began_to_accumulate(self) -> bool:  # type: ignore[override]
-        """Of ``Written``."""
-        return self._written.began_to_accumulate
-
     def moment(self) -> tuple[int, int]:
         """Now."""
         return perf_counter_ns(), _get_sequence_nr()
@@ -90,7 +70,7 @@ class Listening(Ear):
 
     def starts_anew(self) -> None:
         """In a child that was forked: what happened before is the parent's."""
-        self.hook, self._weights, self._written = None, _Weights(), Written()
+        self.hook, self._weights, self.writes = None, _Weights(), Writes()
         self.finder.starts_anew(perf_counter_ns())
         self.watch()
 
@@ -116,20 +96,17 @@ class Listening(Ear):
         """Torch's hook after the call that is waited for."""
         self.finder.fold(events.Returned(*self.moment(), is_grad_enabled()))
 
-    def counts_backward(self, *, accumulates: bool) -> bool:
-        """Whether a backward pass is to be told."""
-        return self.finder.counts_backward(accumulates=accumulates)
-
-    def backward_begins(self) -> None:
-        """A backward pass, not one inside another."""
-        if self._mine():
-            self.finder.fold(events.BackwardBegins(*self.moment()))
-
-    def backward_ended(self) -> None:
-        """It returned."""
-        if self._mine():
-            where = NO_PLACE if self.finder.backward.where.line else calling_place()
-            self.finder.fold(events.BackwardEnds(*self.moment(), where))
+    def tell(self, kind: Any, *facts: Any) -> int:
+        """An event with these facts happens, which is not told where another thread steps; what the finder makes of it.
+        The line that runs is told where the event has one.
+        """
+        finder = self.finder
+        if finder.thread is None and kind not in _OF_ANY_THREAD:
+            finder.thread = get_ident()
+        if finder.thread not in (None, get_ident()):
+            return 0
+        where = {"where": calling_place()} if "where" in kind._fields else {}
+        return finder.fold(kind(*self.moment(), *facts, **where))
 
     def optimizer_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Torch's hook before ``Optimizer.step``. The thread that steps first is the one."""
@@ -148,45 +125,6 @@ class Listening(Ear):
         where = NO_PLACE if id(optimizer) in self.finder.numbers else calling_place()
         kind = type(optimizer).__name__
         self.finder.fold(events.OptimizerEnds(at, nodes, id(optimizer), kind, where, optimizer))
-
-    def loader_begins(self, data: object, workers: int = 0) -> int:
-        """A loader with so many workers is asked for a batch of ``data``. Returns when, or 0 where that is not between
-        steps.
-        """
-        return self.finder.fold(events.Fetches(*self.moment(), id(data), workers))
-
-    def loader_ended(self, begin: int) -> None:
-        """It has it."""
-        self.finder.fold(events.Fetched(*self.moment(), begin))
-
-    def epoch_begins(self, data: object, batch: object) -> None:
-        """The loader's first ``batch`` of an epoch."""
-        self.finder.waits.begins_epoch(id(data), batch)
-
-    def checkpoint_begins(self) -> int:
-        """A file is saved. Returns when, or 0 within a step."""
-        return self.finder.fold(events.Saves(*self.moment()))
-
-    def checkpoint_ended(self, begin: int) -> None:
-        """It is written."""
-        self.finder.fold(events.Saved(*self.moment(), begin))
-
-    def function_begins(self) -> None:
-        """The function that is the step is called."""
-        if self._mine():
-            where = NO_PLACE if self.finder.function.where.line else calling_place()
-            self.finder.fold(events.FunctionBegins(*self.moment(), where))
-
-    def function_ended(self) -> None:
-        """It returned, or raised."""
-        if self._mine():
-            self.finder.fold(events.FunctionEnds(*self.moment()))
-
-    def phase_changes(self, name: str) -> None:
-        """The script enters a phase, or leaves the outermost one: no name."""
-        if self.finder.thread is None or not self._elsewhere():
-            is_new = name and not any(each.name == name for each in self.finder.phases)
-            self.finder.fold(events.PhaseChanges(*self.moment(), name, calling_place() if is_new else NO_PLACE))
 
     def _mine(self) -> bool:
         if self.finder.thread is None:
@@ -264,46 +202,3 @@ class _Weights:
             if not lazy:
                 self._known[id(module)] = found
         return found[1:]
-
-
-class Written:
-    """A weight counts as written where it, or its gradient, is another one or was changed in place. What is written
-    through ``.data`` does not show; a script of which nothing shows is as if it wrote after each backward pass.
-    """
-
-    def __init__(self) -> None:
-        self.accumulates = self.began_to_accumulate = False
-        self._sets: list[Collection[int]] = [()]  # by number: the places of the weights that were written together
-        self._models: list[ref[nn.Module]] = []
-        self._after: dict[int, tuple[int, int, int]] = {}
-        self._kept_its_gradients = False
-
-    def follow(self, model: nn.Module) -> None:
-        """It is trained."""
-        if not any(each() is model for each in self._models):
-            self._models.append(ref(model))
-
-    def backward_ended(self) -> None:
-        """See how the weights and gradients are."""
-        self._after = dict(self._states())
-
-    def since_backward(self) -> int:
-        """The number of the set of weights that were written since then; 0: none. Of a script that writes them after
-        some backward passes only, the passes before were parts of a step.
-        """
-        now, self.began_to_accumulate = dict(self._states()), False
-        found = frozenset(place for place, state in self._after.items() if now.get(place) != state)
-        if not found:
-            self._kept_its_gradients |= bool(self._after)
-            return 0
-        if self._kept_its_gradients and not self.accumulates:
-            self.accumulates = self.began_to_accumulate = True
-        if found not in self._sets:
-            self._sets.append(found)
-        return self._sets.index(found)
-
-    def _states(self) -> Iterator[tuple[int, tuple[int, int, int]]]:
-        weights = (each for model in self._models if (it := model()) is not None for each in it.parameters())
-        for place, weight in enumerate(weights):
-            if (gradient := weight.grad) is not None and not weight.is_inference():
-                yield place, (id(gradient), gradient._version, weight._version)
