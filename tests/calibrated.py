@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rooflight.hardware.devices.calibrations import Calibration
 from rooflight.hardware.devices.spec import MemoryLevel, Roofs
-from rooflight.hardware.machine.environment import fingerprint
+from rooflight.hardware.machine.environment import fingerprint, threads_here
 
 
 def roofs_of(peak: float, dram: float, *, matrix: dict[str, float] | None = None, **more: Any) -> Roofs:
@@ -26,6 +27,7 @@ def calibration_of(
     at: str = "2026-01-01",
     **facts: str,
 ) -> Calibration:
-    """Of this machine, unless ``key`` is another's fingerprint."""
-    key = key or fingerprint("cpu")
+    """Of this machine and of its threads where the roofs are of none, unless ``key`` is another's fingerprint."""
+    if not key:
+        key, roofs = fingerprint("cpu"), replace(roofs, threads=roofs.threads or threads_here())
     return Calibration(fingerprint=key, device_name=device, kind=kind, roofs=roofs, measured_at=at, environment=facts)

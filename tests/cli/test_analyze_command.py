@@ -255,7 +255,7 @@ def test_what_was_wrong_with_a_calibration_goes_to_standard_error(tmp_path):
         "busy = {calibration.BUSY: '38 %'}\n"
         "calibration.calibrate = lambda *_, **__: calibrations.Calibration(fingerprint='new', device_name='test CPU',\n"
         "    kind='cpu', roofs=kept.roofs, measured_at='2026-02-01', environment=busy)\n"
-        "calibrations.load = lambda _: None\n"
+        "calibrations.load = lambda *_: None\n"
         "words = 'predict gemm --m 8 --n 8 --k 8 --device cpu --json -'\n"
         "sys.argv = ['rooflight', *words.split()]\n"
         "from rooflight.cli.main import main; main()"

@@ -84,6 +84,15 @@ def test_fingerprints_that_read_alike_are_kept_apart():
     assert calibrations.load("a b") == other
 
 
+def test_a_cpu_has_a_calibration_for_each_number_of_threads():
+    one, four = (replace(CPU, roofs=replace(CPU.roofs, threads=threads)) for threads in (1, 4))
+    assert calibrations.save(one) != calibrations.save(four)
+    assert [calibrations.load(CPU.fingerprint, threads) for threads in (1, 2, 4, None)] == [one, None, four, None]
+    facts = {"fingerprint": CPU.fingerprint, "device_kind": "cpu"}
+    assert calibrations.load_for(facts | {"torch_threads": "4"}) == four
+    assert calibrations.load_for(facts | {"torch_threads": "many"}) is calibrations.load_for({}) is None
+
+
 def test_no_file_is_no_calibration():
     assert calibrations.load("never measured") is None
     assert calibrations.saved() == ()

@@ -12,7 +12,7 @@ from rooflight import devices
 from rooflight.cli.catalogs import devices_app as app
 from rooflight.devices import MemoryLevel, Roofs, calibrations
 from rooflight.hardware.devices.calibrations import Calibration
-from rooflight.hardware.machine.environment import fingerprint
+from rooflight.hardware.machine.environment import fingerprint, threads_here
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,9 @@ def run(*arguments):
     return result.output
 
 
-def calibrate(device_name, kind, source="rooflight calibrate", fingerprint="a machine"):
+def calibrate(device_name, kind, source="rooflight calibrate", fingerprint="a machine", threads=None):
     roofs = Roofs(
+        threads=threads,
         source=source,
         matrix_flops_per_s={"bfloat16": 700e12},
         memory=(MemoryLevel(name="L2", bytes_per_s=5.5e12), MemoryLevel(name="HBM", bytes_per_s=3.1e12)),
@@ -99,7 +100,7 @@ def test_show_puts_the_calibration_beside_the_datasheet():
 
 
 def test_a_calibrated_processor_is_listed_and_shown():
-    calibrate("AMD EPYC 7763", "cpu", fingerprint=fingerprint("cpu"))
+    calibrate("AMD EPYC 7763", "cpu", fingerprint=fingerprint("cpu"), threads=threads_here())
     assert line(run(), "AMD EPYC 7763")[1] == "3100"
     for name in ("cpu", "amd epyc 7763"):
         assert line(run("show", name), "HBM bandwidth") == ["unknown", "3100", "GB/s"]

@@ -8,6 +8,7 @@ import ast
 import importlib
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tracked import CPU, ROOFS, calibrate_by_hand
 
 import rooflight as rl
 from rooflight.hardware.machine import calibration
-from rooflight.hardware.machine.environment import fingerprint
+from rooflight.hardware.machine.environment import threads_here
 from rooflight.inference import release_active_profiler
 from rooflight.sources.workloads.outputs import Difference
 from rooflight.studies.compiling.bench import benchmark
@@ -66,7 +67,7 @@ def here(tmp_path, monkeypatch, restored_formulas):
     monkeypatch.setattr(sys, "argv", ["train.py", "--rl-enable-sol-tracking", "--rl-sol-report-interval", "2"])
 
     def calibrated(_kind, _progress=None, *, threads=None, **_):
-        return calibration_of(ROOFS, CPU.name, key=fingerprint("cpu", threads))
+        return calibration_of(replace(ROOFS, threads=threads or threads_here()), CPU.name)
 
     def answered(program, request, *_, **__):
         if program.__name__ == "checked":

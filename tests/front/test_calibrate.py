@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from typing import NoReturn
 
 import pytest
@@ -18,7 +17,6 @@ from rooflight.front.device import CalibrationWarning, calibrate, current_device
 from rooflight.hardware.devices.calibrations import Calibration
 from rooflight.hardware.machine import calibration, environment
 from rooflight.hardware.machine import hardware as presence
-from rooflight.hardware.machine.environment import fingerprint
 
 COUNT = torch.get_num_threads()
 THREADS = f"{COUNT} thread{'s' if COUNT > 1 else ''}"
@@ -133,7 +131,7 @@ def test_python_shows_the_announcement_before_it_begins(tmp_path):
 
 
 def test_this_machine_is_calibrated_once(trials):
-    trials += [replace(measured(226e9, "0 %"), fingerprint=fingerprint("cpu"))]
+    trials += [calibration_of(roofs_of(226e9, 1e10))]
     texts: list[str] = []
     first = current_device("cpu", progress=texts.append)
     assert current_device("cpu", progress=texts.append) == first == find_device("cpu", progress=texts.append)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from builders import op, spec
 from calibrated import calibration_of, roofs_of
@@ -16,7 +18,7 @@ from rooflight.front.sessions import analyze_ranks
 from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.hardware.machine import calibration
 from rooflight.hardware.machine import hardware as presence
-from rooflight.hardware.machine.environment import cpu_model, fingerprint
+from rooflight.hardware.machine.environment import cpu_model, fingerprint, threads_here
 from rooflight.prediction.predictor import Predictor
 from rooflight.prediction.read import device_called
 from rooflight.studies.tracking.functions import FunctionalPatcher
@@ -94,7 +96,7 @@ def _patched(model: nn.Module) -> DeviceSpec:
 def test_what_is_here_is_the_same_for_all(as_json, monkeypatch):
     monkeypatch.setattr(presence, "cuda_name", lambda: None)
     here = rl.current_device()
-    assert here.calibrated == CPU.calibrated
+    assert here.calibrated == replace(CPU.calibrated, threads=threads_here())
     assert find_device() == find_device("cpu") == find_device("CPU") == find_device("a CPU by hand") == here
     for words in ((), ("--device", "cpu")):
         analysed = as_json("analyze", "gpt2", "--small", "--seq", 8, "--no-measure", *words)["device"]
@@ -115,8 +117,9 @@ def test_a_session_without_a_device_has_the_one_it_was_recorded_on():
     assert find_device(session=known).calibrated == ROOFS
     other = session_of([Call(op=MM)], environment={**gpu, "fingerprint": "another H100"})
     assert find_device(session=other) == get(H100)
-    here = session_of([Call(op=MM)], environment={"device_kind": "cpu", "fingerprint": fingerprint("cpu")})
-    assert find_device(session=here).calibrated == CPU.calibrated
+    facts = {"device_kind": "cpu", "fingerprint": fingerprint("cpu"), "torch_threads": str(threads_here())}
+    here = session_of([Call(op=MM)], environment=facts)
+    assert find_device(session=here).calibrated.source == CPU.calibrated.source
     nowhere = session_of([Call(op=MM)], environment={"device_kind": "cpu", "fingerprint": "far away"})
     with pytest.raises(ValueError, match="run rooflight calibrate there, or name a device"):
         find_device(session=nowhere)

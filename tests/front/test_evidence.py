@@ -50,12 +50,12 @@ def test_a_faster_op_raises_memory_in_the_analysis_and_on_disk():
     assert analysis.device.dram_bytes_per_s == pytest.approx(8e7 / 0.0016, rel=1e-3)
     assert analysis.contradictions == ()
     assert "DRAM 50.0 GB/s" in analysis.device.roofs_used
-    stored = calibrations.load("toy").roofs
+    stored = calibrations.load("toy", ROOFS.threads).roofs
     assert stored.memory[-1].bytes_per_s == analysis.device.dram_bytes_per_s
     assert stored.memory[0].bytes_per_s >= 5e10
     again = with_evidence(Analysis(session(0.0014), replace(CPU, calibrated=stored)))
     assert again.device.calibrated.source.count("raised") == 1
-    assert calibrations.load("toy").roofs.memory[-1].bytes_per_s == pytest.approx(8e7 / 0.0014, rel=1e-3)
+    assert calibrations.load("toy", ROOFS.threads).roofs.memory[-1].bytes_per_s == pytest.approx(8e7 / 0.0014, rel=1e-3)
 
 
 def test_a_short_op_raises_the_cache_whose_roof_it_passed_and_what_is_nearer():
@@ -105,24 +105,24 @@ def test_a_product_raises_what_its_bound_took(matrix):
 def test_what_proves_nothing_raises_nothing(seconds):
     before = Analysis(session(seconds), CPU)
     assert with_evidence(before) is before
-    assert calibrations.load("toy").roofs == ROOFS
+    assert calibrations.load("toy", ROOFS.threads).roofs == ROOFS
 
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("factor", [6.3, 11.0], ids=["as the machine is now", "more than it reaches: a cost is wrong"])
 def test_roofs_measured_beside_other_programs_are_raised_as_far_as_a_second_look_allows(monkeypatch, factor):
     roofs = replace(ROOFS, disturbed=True)
-    calibrations.save(replace(calibrations.load("toy"), roofs=roofs))
+    calibrations.save(replace(calibrations.load("toy", ROOFS.threads), roofs=roofs))
     now = replace(roofs, memory=tuple(replace(level, bytes_per_s=2e11) for level in ROOFS.memory))
     monkeypatch.setattr("rooflight.hardware.machine.environment.fingerprint", lambda *_: "toy")
-    again = replace(calibrations.load("toy"), roofs=now)
+    again = replace(calibrations.load("toy", ROOFS.threads), roofs=now)
     monkeypatch.setattr("rooflight.hardware.machine.calibration.calibrate", lambda *_, **options: again)
     analysis = with_evidence(Analysis(session(0.002 / factor), replace(CPU, calibrated=roofs)))
     proves = factor * 4e10 <= 2 * 2e11
     assert analysis.device.dram_bytes_per_s == pytest.approx(factor * 4e10 if proves else 2e11, rel=1e-3)
     assert bool(analysis.contradictions) != proves
-    assert calibrations.load("toy").roofs == analysis.device.calibrated
-    assert calibrations.load("toy").roofs.disturbed
+    assert calibrations.load("toy", ROOFS.threads).roofs == analysis.device.calibrated
+    assert calibrations.load("toy", ROOFS.threads).roofs.disturbed
 
 
 @pytest.mark.usefixtures("kept")
@@ -148,8 +148,10 @@ def test_roofs_that_cannot_be_kept_are_raised_here(monkeypatch, tmp_path):
 def test_what_two_processes_reached_is_kept_whichever_saves_last(theirs):
     """This one analyses with the roofs of before: memory reached 50 GB/s; another one saved meanwhile."""
     other = replace(ROOFS, memory=(ROOFS.memory[0], MemoryLevel(name="DRAM", bytes_per_s=theirs)))
-    calibrations.save(replace(calibrations.load("toy"), roofs=replace(other, matrix_flops_per_s={"float32": 3e12})))
+    calibrations.save(
+        replace(calibrations.load("toy", ROOFS.threads), roofs=replace(other, matrix_flops_per_s={"float32": 3e12}))
+    )
     with_evidence(Analysis(session(0.0016), CPU))
-    stored = calibrations.load("toy").roofs
+    stored = calibrations.load("toy", ROOFS.threads).roofs
     assert stored.memory[-1].bytes_per_s == pytest.approx(max(theirs, 5e10), rel=1e-3)
     assert stored.matrix_flops_per_s == {"float32": 3e12}

@@ -32,7 +32,7 @@ PER_THREAD = 1e11  # FLOP/s
 
 def calibrated_on(threads: int, day: int) -> Calibration:
     roofs = roofs_of(threads * PER_THREAD, 1e10, source=f"calibration on {threads} threads", threads=threads)
-    return calibration_of(roofs, cpu_model(), key=fingerprint("cpu", threads), at=f"2026-01-0{day}")
+    return calibration_of(roofs, cpu_model(), key=fingerprint("cpu"), at=f"2026-01-0{day}")
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +55,7 @@ def ran_on(threads: int, **facts: str) -> rl.Session:
         "device_kind": "cpu",
         "cpu": cpu_model(),
         "torch_threads": str(threads),
-        "fingerprint": fingerprint("cpu", threads),
+        "fingerprint": fingerprint("cpu"),
     }
     return session_of([Call(op=MM)], environment=described | facts, times=[[1e-3]], walls=[2e-3])
 

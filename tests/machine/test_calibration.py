@@ -57,7 +57,7 @@ def test_raw_samples_and_patterns_are_kept(measured):
 
 def test_a_calibration_survives_the_disk(measured):
     calibrations.save(measured)
-    assert calibrations.load(measured.fingerprint) == measured
+    assert calibrations.load(measured.fingerprint, measured.roofs.threads) == measured
 
 
 def torch_state() -> tuple[object, ...]:
@@ -176,6 +176,7 @@ def test_a_later_trial_lowers_no_roof(measured):
             matrix_flops_per_s={"float32": 3.0, "bfloat16": 4.0},
             memory=(MemoryLevel(name="DRAM", bytes_per_s=6.0),),
             launch_latency_s=1.0,
+            threads=measured.roofs.threads,
         ),
         environment={"calibration: matrix float32": "3 FLOP/s by mm", "samples: matrix float32": "3 FLOP a call"},
     )
@@ -206,7 +207,7 @@ def test_roofs_are_of_the_threads_asked_for_and_torch_has_its_own_again():
     assert torch.get_num_threads() == before
     assert one.roofs.threads == 1
     assert one.environment["torch_threads"] == "1"
-    assert one.fingerprint == environment.fingerprint("cpu", 1)
+    assert one.fingerprint == environment.fingerprint("cpu")
     assert ", 1 thread, " in one.roofs.source
 
 

@@ -126,15 +126,14 @@ def test_the_fingerprint_is_stable_across_processes():
     assert len(environment.fingerprint("cpu")) == 12
 
 
-def test_the_fingerprint_depends_on_threads():
-    torch = pytest.importorskip("torch")
-    threads, before = torch.get_num_threads(), environment.fingerprint("cpu")
-    try:
-        torch.set_num_threads(threads + 1)
-        assert environment.fingerprint("cpu") != before
-    finally:
-        torch.set_num_threads(threads)
-    assert environment.fingerprint("cpu") == before
+def test_a_process_on_one_core_and_one_thread_is_on_the_same_machine():
+    pytest.importorskip("torch")
+    code = (
+        "import os, torch; os.sched_setaffinity(0, {0}); torch.set_num_threads(1)\n"
+        "from rooflight.hardware.machine.environment import describe; print(describe('cpu')['fingerprint'])"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert other.stdout.strip() == environment.fingerprint("cpu")
 
 
 def test_an_unknown_kind_is_refused():

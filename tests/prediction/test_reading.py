@@ -199,7 +199,7 @@ def test_roofs_that_were_measured_travel_with_the_samples(tmp_path):
 
 def test_a_cpu_that_was_sampled_before_it_was_calibrated(tmp_path, monkeypatch):
     monkeypatch.setenv("ROOFLIGHT_CACHE", str(tmp_path / "cache"))
-    where = {"device_kind": "cpu", "fingerprint": "abc"}
+    where = {"device_kind": "cpu", "fingerprint": "abc", "torch_threads": "1"}
     path = stored(tmp_path, row(1024, 1e-6), device="Some-CPU", environment=where)
     with pytest.raises(ValueError, match=r"nothing is known of this CPU.*run rooflight calibrate"):
         one(path)
@@ -208,6 +208,7 @@ def test_a_cpu_that_was_sampled_before_it_was_calibrated(tmp_path, monkeypatch):
         matrix_flops_per_s={"float32": 1e12},
         vector_flops_per_s={"float32": 1e11},
         memory=(MemoryLevel(name="DRAM", bytes_per_s=2e10),),
+        threads=1,
     )
     made = Calibration(fingerprint="abc", kind="cpu", device_name="Some CPU", measured_at="2026-11-23", roofs=roofs)
     calibrations.save(made)

@@ -13,6 +13,7 @@ from tracked import CPU, Model, hooks_of, loss_of, tokens
 import rooflight as rl
 from rooflight import LayerSOLHooks, sol_profile
 from rooflight.sources.capture.record import dispatch
+from rooflight.studies.tracking.report import scalars_of
 
 
 def train(model: nn.Module, batch: int = 2) -> None:
@@ -269,3 +270,21 @@ def test_a_pass_says_what_ran_outside_modules():
     assert rows["(outside modules)"].matrix_flops == 2 * 4 * 4 * 4
     phases = {group.name: group for group in hooks.analysis.by("phase")}
     assert phases["extra"].matrix_flops == 128
+
+
+def test_what_ran_here_is_not_divided_by_another_devices_bound():
+    model = Model()
+    hooks = LayerSOLHooks(model, "H100-SXM5-80GB").attach()
+    for _ in range(4):
+        train(model)
+        hooks.step()
+    hooks.detach()
+    report = hooks.report()
+    assert "efficiency" not in dict(report.facts)
+    assert dict(report.facts)["times"].startswith("none by place: the loop ran on another device")
+    assert "step of" in dict(report.facts)["measured there"]
+    assert all(place.efficiency is place.measured_s is None for place in report.data.step.by_layer)
+    assert report.data.step.by_layer[0].op_bound_s > 0
+    found = scalars_of(hooks._last)
+    assert {"sol/iteration_s", "sol/op_bound_s", "sol_phase/forward/seconds"} <= set(found)
+    assert not [name for name in found if "efficiency" in name]

@@ -174,7 +174,7 @@ def _run(asked: SampleOptions, where: SampleExecutor, progress: Callable[[str], 
         for outcome in ray_sweep.run(task.job, task.sweep, address=where.address, cold=asked.cold, progress=progress):
             yield outcome.line(task.job)
     bounded = any(task.events is None for task in tasks)  # nothing bounds a user's function
-    if where.executor == "local" and asked.kind == "cpu" and bounded and not calibration_of("cpu"):
+    if where.executor == "local" and asked.kind == "cpu" and bounded and not calibration_of("cpu", asked.threads):
         known = "nothing is known of this CPU's speed"
         typer.echo(f"rooflight: {known}: run rooflight calibrate on this machine before rooflight fit", err=True)
 

@@ -126,11 +126,11 @@ def current_device(
     its calibration on the most threads. Raises ValueError for a GPU that the catalog does not know, or that is not
     there, RuntimeError for a CPU that cannot be calibrated.
     """
-    from rooflight.hardware.machine.environment import cpu_model, fingerprint
+    from rooflight.hardware.machine.environment import cpu_model
     from rooflight.hardware.machine.hardware import cuda_name, kind_here
 
     kind = kind or kind_here()
-    calibrated = _calibrated(fingerprint(kind, threads))
+    calibrated = _calibrated(kind, threads)
     if calibrated is not None:
         return calibrated
     if kind == "cpu" and is_missing("torch") and any(one.device_name == cpu_model() for one in calibrations.saved()):
@@ -150,10 +150,9 @@ def current_device(
 
 def known_here(kind: str, threads: int | None) -> DeviceSpec | None:
     """The GPU or CPU at hand where its bounds are known: calibrated earlier, or a GPU of the catalog."""
-    from rooflight.hardware.machine.environment import fingerprint
     from rooflight.hardware.machine.hardware import cuda_name
 
-    calibrated = _calibrated(fingerprint(kind, threads))
+    calibrated = _calibrated(kind, threads)
     printed = cuda_name() if kind == "cuda" else None
     try:
         return devices.get(printed) if calibrated is None and printed is not None else calibrated
@@ -161,8 +160,10 @@ def known_here(kind: str, threads: int | None) -> DeviceSpec | None:
         return None
 
 
-def _calibrated(fingerprint: str) -> DeviceSpec | None:
-    found = calibrations.load(fingerprint)
+def _calibrated(kind: str, threads: int | None) -> DeviceSpec | None:
+    from rooflight.hardware.machine.environment import fingerprint, threads_here
+
+    found = calibrations.load(fingerprint(kind), (threads or threads_here()) if kind == "cpu" else None)
     return None if found is None else calibrations.device_of(found)
 
 
@@ -247,17 +248,15 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
     environment, run = session.environment, session.run
     if run is not None and run.virtual is not None:
         return devices.get(run.virtual.devices[0])
-    mark = environment.get("fingerprint", "")
-    calibrated = _calibrated(mark) if mark else None
-    if calibrated is not None:
-        return calibrated
+    if (calibration := calibrations.load_for(environment)) is not None:
+        return calibrations.device_of(calibration)
     if environment.get("device_kind") == "cuda":
         measured = session.measurement
         return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None and measured.timeline is not None)
     from rooflight.hardware.machine.environment import fingerprint
 
     threads = _threads_of(session)
-    if mark and mark == fingerprint("cpu", threads):
+    if threads is not None and environment.get("fingerprint") == fingerprint("cpu"):
         return current_device("cpu", threads=threads, progress=progress)
     raise ValueError("the session's CPU was never calibrated: run rooflight calibrate there, or name a device")
 

@@ -53,8 +53,8 @@ def measured_again(mark: str, roofs: Roofs) -> Roofs:
     from rooflight.hardware.machine.calibration import calibrate, raised
     from rooflight.hardware.machine.environment import fingerprint
 
-    known = calibrations.load(mark) if mark else None
-    if known is None or known.roofs != roofs or mark != fingerprint("cpu", roofs.threads):
+    known = calibrations.load(mark, roofs.threads)
+    if known is None or known.roofs != roofs or mark != fingerprint("cpu"):
         return roofs
     return raised(calibrate("cpu", threads=roofs.threads, quick=True), known).roofs
 
@@ -122,10 +122,10 @@ def _raised(device: DeviceSpec, roofs: Roofs, passed: Mapping[tuple[str, str], f
 
 def _keep(fingerprint: str, before: Analysis, higher: Roofs) -> None:
     try:
-        if not fingerprint or calibrations.load(fingerprint) is None:
+        if calibrations.load(fingerprint, higher.threads) is None:
             return
         with alone(cache_folder()):
-            known = calibrations.load(fingerprint)
+            known = calibrations.load(fingerprint, higher.threads)
             if known is not None and known.roofs != before.device.calibrated:  # another process raised them meanwhile
                 now = Analysis(before.session, before.device.with_calibration(known.roofs), before.target)
                 passed = _passed(now, _MOST)

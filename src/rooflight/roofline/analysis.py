@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rooflight.hardware.devices import find_by_torch_name, get
+from rooflight.hardware.devices import get
 from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.quantity import Quantity, count_of
@@ -12,6 +12,7 @@ from rooflight.records.report import Report, Shown
 from rooflight.records.session import Session
 from rooflight.records.visible import visible
 from rooflight.roofline.account.accounted import Accounted
+from rooflight.roofline.costed import ran_elsewhere
 from rooflight.roofline.findings import Diagnosis
 from rooflight.roofline.host import Host
 from rooflight.roofline.tables.report import report_of
@@ -50,20 +51,5 @@ def analyze(
     session names a GPU that is not in the catalog, ``device`` stands for that.
     """
     spec = get(device) if isinstance(device, str) else device
-    return Analysis(session, spec, target, estimates, host, _measured_elsewhere(session, spec))
-
-
-def _measured_elsewhere(session: Session, device: DeviceSpec) -> str:
-    """The name of the device that a session was measured on, empty where that is ``device`` or unknown. A GPU stands
-    for one that is not in the catalog.
-    """
-    environment = session.environment
-    if session.measurement is None or "device_kind" not in environment:
-        return ""
-    if environment["device_kind"] == "cuda":
-        name = environment.get("gpu", "")
-        known = find_by_torch_name(name)
-        if known is None and device.kind == "cuda":
-            return ""
-        return "" if device.part_name in (name, known.name if known else "") else name
-    return "" if device.kind == "cpu" else environment.get("cpu", "a CPU")
+    there = "" if session.measurement is None else ran_elsewhere(session, spec)
+    return Analysis(session, spec, target, estimates, host, there)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rooflight.costs.cost import Uncosted
 from rooflight.costs.registry import cost_of
+from rooflight.hardware.devices.catalog import find_by_torch_name
 from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.records.estimate import Estimate
 from rooflight.records.measurement import Float64, Measurement
@@ -76,14 +77,15 @@ class CostedSession:
 
     def of(self, session: Session) -> Self:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
-        other = type(self)(session, self.device, self.target, host=self.host)
+        there = self.measured_on or ran_elsewhere(session, self.device)
+        other = type(self)(session, self.device, self.target, host=self.host, measured_on=there)
         other._estimates, other.formats, other.channels_last = self._estimates, self.formats, self.channels_last
         other.program, other.fusion = self.program, self.fusion
         return other
 
     def with_host(self, host: Host) -> Self:
         """The same analysis with the wall time of another host."""
-        other = type(self)(self.session, self.device, self.target, host=host)
+        other = type(self)(self.session, self.device, self.target, host=host, measured_on=self.measured_on)
         other._estimates, other.formats, other.queue = self._estimates, self.formats, self.queue
         other.channels_last = self.channels_last
         return other
@@ -365,3 +367,19 @@ class CostedSession:
             paths = [module.path if key == "module" else module.class_name for module in session.modules]
             names = [path or outside_modules(way) for path in paths for way in Direction]
         return merged(owners.astype(np.int64) * len(Direction) + columns.direction, names)
+
+
+def ran_elsewhere(session: Session, device: DeviceSpec) -> str:
+    """The name of the device that a session ran on, empty where that is ``device`` or unknown. A GPU stands
+    for one that is not in the catalog.
+    """
+    environment = session.environment
+    if "device_kind" not in environment:
+        return ""
+    if environment["device_kind"] == "cuda":
+        name = environment.get("gpu", "")
+        known = find_by_torch_name(name)
+        if known is None and device.kind == "cuda":
+            return ""
+        return "" if device.part_name in (name, known.name if known else "") else name
+    return "" if device.kind == "cpu" else environment.get("cpu", "a CPU")

@@ -127,10 +127,14 @@ def environment_of(kind: str) -> dict[str, str]:
     return environment.describe(kind) | (_gpu_clocks() if kind == "cuda" else _cpu_clocks())
 
 
-def calibration_of(kind: str) -> dict[str, str]:
-    """The saved roofs of this machine, in SI units; empty where it was never calibrated."""
+def calibration_of(kind: str, threads: int | None = None) -> dict[str, str]:
+    """The saved roofs of this machine, in SI units, a CPU's of ``threads`` (None: those that torch runs on); empty where
+    it was never calibrated.
+    """
     try:
-        found = calibrations.load(environment.fingerprint(kind))
+        found = calibrations.load(
+            environment.fingerprint(kind), (threads or environment.threads_here()) if kind == "cpu" else None
+        )
     except ValueError:  # a broken file is the calibration's matter
         return {}
     if found is None:

@@ -36,7 +36,7 @@ class CalibrationWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Roofs measured on one machine. ``fingerprint`` identifies it: device, driver, library versions, threads."""
+    """Roofs measured on one machine, which ``fingerprint`` identifies; a CPU's are those of ``roofs.threads``."""
 
     fingerprint: str
     device_name: str
@@ -48,27 +48,34 @@ class Calibration:
 
 
 def save(calibration: Calibration) -> Path:
-    """Write a calibration, in the place of an earlier one of the same fingerprint. A reader never sees half a file.
-
-    Raises OSError where it cannot be kept.
+    """Write a calibration, in the place of an earlier one of this machine and its threads. A reader never sees half a
+    file. Raises OSError where it cannot be kept.
     """
-    path = _path(calibration.fingerprint)
+    path = _path(calibration.fingerprint, calibration.roofs.threads)
     write_kept(path, msgspec.json.format(msgspec.json.encode(calibration), indent=2))
     return path
 
 
-def load(fingerprint: str) -> Calibration | None:
-    """The calibration with this fingerprint, None where there is none. Raises ValueError for a file that is broken."""
+def load(fingerprint: str, threads: int | None = None) -> Calibration | None:
+    """The calibration of the machine with this fingerprint, of a CPU for that many threads; None where there is none.
+    Raises ValueError for a file that is broken.
+    """
     try:
-        path = _path(fingerprint)
+        path = _path(fingerprint, threads)
     except FileNotFoundError:
         return None
     if not path.is_file():
         return None
     calibration = _read(path)
-    if calibration.fingerprint != fingerprint:
+    if (calibration.fingerprint, calibration.roofs.threads) != (fingerprint, threads):
         raise ValueError(_broken(path, "it belongs to another machine"))
     return calibration
+
+
+def load_for(environment: Mapping[str, str]) -> Calibration | None:
+    """The calibration of the machine and the threads that a measurement ran on, by its facts. Raises as ``load``."""
+    threads = environment.get("torch_threads", "") if environment.get("device_kind") == "cpu" else ""
+    return load(environment.get("fingerprint", ""), int(threads) if threads.isdecimal() else None)
 
 
 def saved() -> tuple[Calibration, ...]:
@@ -104,10 +111,11 @@ def device_of(calibration: Calibration) -> DeviceSpec:
     )
 
 
-def _path(fingerprint: str) -> Path:
-    # The digest distinguishes fingerprints; the readable part is for people who look into the folder.
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", fingerprint)[:48].strip("-")
-    digest = sha256(fingerprint.encode()).hexdigest()[:12]
+def _path(fingerprint: str, threads: int | None) -> Path:
+    # The digest distinguishes machines and threads; the readable part is for people who look into the folder.
+    whole = fingerprint if threads is None else f"{fingerprint} {threads}"
+    readable = re.sub(r"[^A-Za-z0-9]+", "-", whole)[:48].strip("-")
+    digest = sha256(whole.encode()).hexdigest()[:12]
     return cache_folder() / f"calibration-{readable}-{digest}.json"
 
 

@@ -102,9 +102,9 @@ def _calibrate(kind: DeviceKind, progress: Progress | None, *, quick: bool, cloc
 
 def raised(measured: Calibration, earlier: Calibration) -> Calibration:
     """``measured`` with those roofs of ``earlier`` that are higher: a later, more disturbed trial lowers no roof."""
-    if measured.fingerprint != earlier.fingerprint:
-        raise ValueError("these calibrations are of different machines: only trials on one machine can be compared")
     new, old = measured.roofs, earlier.roofs
+    if (measured.fingerprint, new.threads) != (earlier.fingerprint, old.threads):
+        raise ValueError("these calibrations are of different machines: only trials on one machine can be compared")
     bandwidths = {level.name: level.bytes_per_s for level in old.memory}
     latencies = [latency for latency in (new.launch_latency_s, old.launch_latency_s) if latency is not None]
     roofs = replace(
@@ -129,7 +129,7 @@ def raised(measured: Calibration, earlier: Calibration) -> Calibration:
 
 def best_known(measured: Calibration) -> Calibration:
     """``measured`` with those saved roofs of the same machine that are higher."""
-    earlier = calibrations.load(measured.fingerprint)
+    earlier = calibrations.load(measured.fingerprint, measured.roofs.threads)
     return measured if earlier is None else raised(measured, earlier)
 
 

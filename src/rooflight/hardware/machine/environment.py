@@ -49,15 +49,14 @@ def _machine_facts(cores: int, threads: int) -> dict[str, str]:
     return facts
 
 
-def fingerprint(kind: str, threads: int | None = None) -> str:
+def fingerprint(kind: str) -> str:
     """A short hash of the facts that set the speed of ``kind`` ("cpu" or "cuda"): equal on equal machines and in all
-    runs.
+    runs, whatever cores and threads they use.
 
-    The CPU's is made of model, usable cores, ``threads`` (None: those that torch runs on) and cache sizes; the GPU's of
-    name, driver and CUDA version.
+    The CPU's is made of model, cores and cache sizes; the GPU's of name, driver and CUDA version.
     """
     if kind == "cpu":
-        return _cpu_fingerprint(len(usable_cores()), threads or threads_here())
+        return _cpu_fingerprint()
     if kind != "cuda":
         raise ValueError(f'unknown kind of device "{kind}": use cpu or cuda')
     name = cuda_name()
@@ -69,9 +68,11 @@ def fingerprint(kind: str, threads: int | None = None) -> str:
 
 
 @functools.cache
-def _cpu_fingerprint(cores: int, threads: int) -> str:
-    caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in data_caches())
-    return _hash("cpu", cpu_model(), str(cores), str(threads), caches)
+def _cpu_fingerprint() -> str:
+    cores = os.cpu_count() or 1
+    found = data_caches(tuple(range(cores)))
+    caches = ",".join(f"{cache.name}:{cache.instance_bytes}x{cache.instance_count}" for cache in found)
+    return _hash("cpu", cpu_model(), str(cores), caches)
 
 
 def _hash(*facts: str) -> str:

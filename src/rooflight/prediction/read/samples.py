@@ -169,9 +169,8 @@ def _features(header: Header, path: Path) -> Floats | None:
 def _device(header: Header, path: Path, *, bounded: bool) -> DeviceSpec:
     # with the roofs that were measured there, if this machine does not keep them
     facts = header.calibration
-    fingerprint = facts.get("fingerprint") or header.environment.get("fingerprint")
     try:
-        calibration = calibrations.load(fingerprint) if fingerprint else None
+        calibration = calibrations.load_for(header.environment)
     except ValueError:  # a broken calibration is not the table's matter
         calibration = None
     if calibration is not None:

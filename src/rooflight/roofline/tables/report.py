@@ -390,16 +390,11 @@ def _predicted_sentence(analysis: Accounted) -> str:
 
 
 def _there_sentence(analysis: Accounted) -> str:
-    there, (_, bound_s) = analysis.there, analysis.leading_bound
-    if there is None:
+    if analysis.there is None:
         return ""
-    measured_s, text = there.totals.measured_s, ""
-    if measured_s:
-        text = (
-            f" On {analysis.measured_on}, where it was measured, the step took {Quantity(measured_s, 's')}"
-            f"{'' if bound_s < _NO_WORK_S else f': {measured_s / bound_s:,.1f} times this bound'}."
-        )
-    return text + _idle_sentence(analysis)
+    measured_s = analysis.there.totals.measured_s
+    took = "" if not measured_s else f", where it was measured, the step took {Quantity(measured_s, 's')}."
+    return (took and f" On {analysis.measured_on}{took}") + _idle_sentence(analysis)
 
 
 def _unbounded_sentence(analysis: Accounted) -> str:

@@ -165,11 +165,11 @@ def save_best(measured: Iterable[NodeCalibration], *, force: bool = False) -> tu
     Equal nodes have one fingerprint, and each roof is the best that one of them reached, or ever has: a session of a
     slow node is held against what its hardware can do. ``force`` forgets the roofs that were saved before.
     """
-    best: dict[str, Calibration] = {}
+    best: dict[tuple[str, int | None], Calibration] = {}
     for each in measured:
         if (new := each.calibration) is not None:
-            earlier = best.get(new.fingerprint)
-            best[new.fingerprint] = new if earlier is None else raised(new, earlier)
+            key = new.fingerprint, new.roofs.threads
+            best[key] = raised(new, best[key]) if key in best else new
     with alone(cache_folder()):
         return tuple(calibrations.save(each if force else best_known(each)) for each in best.values())
 

@@ -15,6 +15,7 @@ from rooflight.records.measurement import Measurement
 from rooflight.records.quantity import count_of
 from rooflight.records.report import Cell, Report, Table
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.costed import ran_elsewhere
 from rooflight.roofline.tables.document import AnalysisDocument, analysis_data
 from rooflight.roofline.tables.report import report_of
 from rooflight.roofline.time_by_place import (
@@ -33,6 +34,7 @@ _FIRST_PASS: Final = (
     "Times are those of a first pass, with all that libraries set up in it: warm up before for steady ones."
 )
 _RECORDED_CLOCK: Final = "spans of modules while they were recorded, which slows them: upper figures"
+_ELSEWHERE: Final = "none by place: the loop ran on another device than that of the bounds"
 _REPLACED: Final = ("by_phase", "by_layer", "by_op", "operations", "account")
 """Tables of an analysis that a step's report has its own of, or leaves out."""
 
@@ -95,8 +97,12 @@ def _report(
     seconds_by: Mapping[str, Mapping[str, float]] | None = None,
     wall_s: float | None = None,
 ) -> Report:
-    """``timed`` has the ops under the places that ``seconds_by`` times; None takes the times of single ops."""
+    """``timed`` has the ops under the places that ``seconds_by`` times; None takes the times of single ops. There are
+    none beside the bounds of another device than the one that ran.
+    """
     base = report_of(analysis, top=top)
+    if analysis.measured_on:
+        clock, seconds_by, wall_s = _ELSEWHERE, None, None
     by = {
         key: time_by_place(timed, key, seconds_by[key] if seconds_by else None, wall_s)
         for key in ("phase", "layer", "module")
@@ -159,7 +165,8 @@ def _with_wall(analysis: Analysis, wall_s: float) -> Analysis:
 
 def scalars_of(step: ObservedStep) -> dict[str, float]:
     """Name to value, SI units. Bounds and efficiencies are missing for a step whose structure is not known, and
-    efficiencies for one that was being recorded, which takes longer than it would have.
+    efficiencies for one that was being recorded, which takes longer than it would have, or ran on another device than
+    that of the bounds.
 
     ``sol/`` is the whole step, ``sol_phase/NAME/`` a phase, ``sol_layer/CLASS/`` the modules of a class (their own
     code; what they call counts where it is). Efficiency is op bound / time, of a compiled step fused bound / time.
@@ -169,6 +176,7 @@ def scalars_of(step: ObservedStep) -> dict[str, float]:
     structure = step.structure
     timed = not step.recorded
     if structure is not None:
+        timed = timed and not ran_elsewhere(structure.analysis.session, structure.analysis.device)
         totals, program = structure.analysis.totals, structure.analysis.program
         scalars |= {
             "sol/op_bound_s": totals.op_bound_s,
@@ -183,6 +191,7 @@ def scalars_of(step: ObservedStep) -> dict[str, float]:
             scalars["sol/bytes_sent"] = float(totals.bytes_sent)
         if timed and wall_s:
             scalars["sol/efficiency"] = structure.analysis.leading_bound[1] / wall_s
+        if not step.recorded and wall_s:
             scalars["sol/matrix_flops_per_s"] = totals.matrix_flops / wall_s
     for prefix, key in (("sol_phase", "phase"), ("sol_layer", "layer")):
         scalars |= {f"{prefix}/{name}/seconds": length for name, length in step.seconds_by[key].items()}

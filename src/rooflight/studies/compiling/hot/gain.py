@@ -119,6 +119,7 @@ def key_of(eager: Callable[..., Any], kind: Kind, pattern: Pattern, *, one_size:
         torch.__version__,
         platform.python_version(),
         fingerprint("cuda" if "cuda" in repr(kind) else "cpu"),
+        str(torch.get_num_threads()),
         how,
     ):
         digest.update(f"{part}\n".encode())
@@ -208,7 +209,7 @@ def _device(session: Session) -> DeviceSpec:
     from rooflight.hardware.machine.hardware import cuda_name
 
     kind = session.environment.get("device_kind", "cpu")
-    known = calibrations.load(session.environment.get("fingerprint", ""))
+    known = calibrations.load_for(session.environment)
     if known is not None:
         return calibrations.device_of(known)
     if kind == "cuda":
