@@ -128,13 +128,12 @@ def environment_of(kind: str) -> dict[str, str]:
 
 
 def calibration_of(kind: str, threads: int | None = None) -> dict[str, str]:
-    """The saved roofs of this machine, in SI units, a CPU's of ``threads`` (None: those that torch runs on); empty where
-    it was never calibrated.
+    """The saved roofs of this machine, in SI units, a CPU's of ``threads`` (None: those that torch runs on); empty
+    where it was never calibrated.
     """
+    threads = (threads or environment.threads_here()) if kind == "cpu" else None
     try:
-        found = calibrations.load(
-            environment.fingerprint(kind), (threads or environment.threads_here()) if kind == "cpu" else None
-        )
+        found = calibrations.load(environment.fingerprint(kind), threads)
     except ValueError:  # a broken file is the calibration's matter
         return {}
     if found is None:
