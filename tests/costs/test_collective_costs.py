@@ -27,6 +27,17 @@ test_costs = costs(
     """
     # all reduce: 2 * 400 * 3 / 4; 100 * 3 / 4
     c10d::allreduce_ tensors=100@0 -> 100@0 | group_size=4 = sent 600, read 400, written 400, vector 75
+    # those of engines and of symmetric memory, live, with the names of their arguments: 2 * 400 * 3 / 4
+    vllm::all_reduce tensor=100 -> 100 | group_size=4 = sent 600, read 400, written 400, vector 75
+    sgl_kernel::all_reduce inp=100 out=100@0 -> | group_size=4 = sent 600, read 400, written 400
+    symm_mem::one_shot_all_reduce_copy symm_buffer=900 local_input=100 -> 100 | group_size=4 = sent 600, read 400
+    symm_mem::two_shot_all_reduce_out input=100 output=100@0 -> 100@0 | group_size=4 = sent 600, written 400
+    # in switches each byte is sent once, and no rank adds
+    symm_mem::multimem_one_shot_all_reduce input=100 -> 100 | group_size=4 = sent 400, vector 0
+    vllm::reduce_scatter tensor=100 -> 25 | group_size=4 = sent 300, read 400, written 100, vector 75
+    vllm::all_gather tensor=100 -> 400 | group_size=4 = sent 1200, read 400, written 1600
+    symm_mem::multimem_all_gather_out input=100 out=400@0 -> 400@0 | group_size=4 = sent 1200, written 1600
+    symm_mem::nvshmem_broadcast input=100@0 -> 100@0 | group_size=4 = sent 400
     # functional all reduce: 2 * 400 * 7 / 8
     _c10d_functional::all_reduce input=100 -> 100 | group_size=8 = sent 700
     # all gather sends all but its own part of what is gathered: 1600 * 3 / 4

@@ -19,6 +19,7 @@ FOREIGN = (
     "quantized_decomposed::",
     "torchvision::",
     *("_C::", "_C_cache_ops::", "_moe_C::", "_rocm_C::", "_vllm_fa2_C::", "_vllm_fa3_C::", "vllm::"),
+    *("_C_custom_ar::", "_quickreduce::", "sglang::", "sgl_kernel::"),
     *("sgl_kernel::", "sglang::", "sglang_profiler::", "aiter::", "flash_attn_3::", "flashinfer::"),
     *("bitsandbytes::", "trtllm::", "tex_ts::", "primus_turbo::", "primus_turbo_cpp_extension::", "fbgemm::", "fb::"),
     *("trace::", "triton::"),  # kernels and nodes of autograd in traces

@@ -96,7 +96,7 @@ def test_the_sizes_of_an_old_gather_show_the_number_of_its_ranks(read):
 def test_a_reduction_in_switches_is_of_the_only_group(read):
     groups = {"pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": list(range(8))}]}
     described = {"dims": [[100], [], []], "types": ["c10::BFloat16", "", ""]}
-    session = read(*ran("symm_mem::multimem_all_reduce_", **described), distributedInfo=groups)
+    session = read(*ran("symm_mem::multimem_all_reduce_", by="multimem_all_reduce_kernel", **described), distributedInfo=groups)
     (one,) = session.records
     assert one.signature.name == "symm_mem::multimem_all_reduce_"
     # the switches add: each of the 200 bytes leaves a rank once, not 2 * 7/8 times
@@ -115,6 +115,10 @@ def test_a_reduction_in_switches_is_of_the_only_group(read):
         ("_C_custom_ar::all_reduce", [[], [100], [100], [], []], 2 * 200 * 3 // 4),
         ("vllm::all_gather", [[100], [], []], 800 * 3 // 4),
         ("vllm::reduce_scatter", [[400], [], []], 800 * 3 // 4),
+        ("symm_mem::one_shot_all_reduce_copy_out", [[500], [100], [], [], [100]], 2 * 200 * 3 // 4),
+        ("symm_mem::reduce_scatter_out", [[400], [], [], [100]], 800 * 3 // 4),
+        ("symm_mem::multimem_all_gather_out", [[100], [], [400]], 800 * 3 // 4),
+        ("symm_mem::nvshmem_broadcast", [[100], [], []], 200),
     ],
 )
 def test_collectives_of_engines(read, name, shapes, bytes_sent):
@@ -123,5 +127,13 @@ def test_collectives_of_engines(read, name, shapes, bytes_sent):
     (found,) = read(*ran(name, by="cross_device_reduce_1stage", **described), **ranks).signatures
     assert found.name.startswith("c10d::")
     assert cost_of(found).bytes_sent == bytes_sent
+    # what lies around a collective of torch's is none itself
+    inner = op("c10d::allreduce_", 1, 9, dims=[[[100]], []], types=["TensorList", ""])
+    around = op(name, 0, 10, **described)
+    inside = op("record_param_comms", 2, 8, Collective_name="allreduce", dtype="BFloat16", Group_size=4)
+    inside["args"] |= {"In msg nelems": 100, "Out msg nelems": 100}
+    work = [launch(5, 1), kernel(20, 60, 1, name="ncclDevKernel")]
+    (one,) = read(around, inner, inside, *work, **ranks).records
+    assert one.signature.name == "c10d::allreduce_" or name.startswith("symm_mem::")  # which call none of torch's
     # what else such an op launches is no collective
     assert read(*ran(name, by="copy", **described), **ranks).signatures[0].name == name

@@ -10,14 +10,20 @@ from dataclasses import replace
 
 from rooflight.costs.cost import OpCost, Traffic, Uncosted
 from rooflight.costs.rules import Family, nothing
-from rooflight.hardware.network.collectives import CollectiveKind, kind_of, ops_of, payload_bytes, sent_and_kept
+from rooflight.hardware.network.collectives import (
+    CollectiveKind,
+    in_switches,
+    kind_of,
+    ops_of,
+    payload_bytes,
+    sent_and_kept,
+)
 from rooflight.hardware.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import distinct_bytes
 
 collective_ops = Family("collective")
 
-_IN_SWITCHES = "symm_mem::multimem_all_reduce_"
 UNKNOWN_GROUP = Uncosted("group size unknown")
 _REDUCING = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE)
 _ONE_WAY = (CollectiveKind.SEND, CollectiveKind.RECEIVE, CollectiveKind.BARRIER)
@@ -42,12 +48,6 @@ def collective(op: OpSignature) -> OpCost | Uncosted:
     )
 
 
-for kind in CollectiveKind:
-    if kind not in _ONE_WAY:
-        collective_ops(*(name for name in ops_of(kind) if name != _IN_SWITCHES))(collective)
-
-
-@collective_ops(_IN_SWITCHES)
 def all_reduce_in_switches(op: OpSignature) -> OpCost | Uncosted:
     """An all-reduce that NVLink's switches add up: a rank sends each byte once, as in a reduction to one rank."""
     cost = collective(op)
@@ -55,6 +55,11 @@ def all_reduce_in_switches(op: OpSignature) -> OpCost | Uncosted:
         return cost
     traffic = replace(cost.traffic, kind=CollectiveKind.REDUCE)
     return replace(cost, vector_flops=0, bytes_sent=traffic.bytes_sent, traffic=traffic)
+
+
+for kind in CollectiveKind:
+    for name in () if kind in _ONE_WAY else ops_of(kind):
+        collective_ops(name)(all_reduce_in_switches if in_switches(name) else collective)
 
 
 @collective_ops(*ops_of(CollectiveKind.SEND))

@@ -38,22 +38,31 @@ class CollectiveKind(StrEnum):
     BARRIER = "barrier"
 
 
-_OPS = {
+_OPS = {  # the one list of them: formulas, live recordings, traces and timing read it
     CollectiveKind.ALL_REDUCE: "c10d::allreduce_ c10d::allreduce_coalesced_ _c10d_functional::all_reduce "
     "_c10d_functional::all_reduce_ _c10d_functional::all_reduce_coalesced _c10d_functional::all_reduce_coalesced_ "
-    "symm_mem::multimem_all_reduce_",
+    "symm_mem::multimem_all_reduce_ symm_mem::multimem_one_shot_all_reduce symm_mem::multimem_one_shot_all_reduce_out "
+    "symm_mem::one_shot_all_reduce symm_mem::one_shot_all_reduce_out symm_mem::one_shot_all_reduce_copy "
+    "symm_mem::one_shot_all_reduce_copy_out symm_mem::two_shot_all_reduce_ symm_mem::two_shot_all_reduce_out "
+    "vllm::all_reduce vllm::outplace_all_reduce vllm::inplace_all_reduce sglang::inplace_all_reduce "
+    "sglang::outplace_all_reduce sgl_kernel::all_reduce sgl_kernel::mscclpp_allreduce _C_custom_ar::all_reduce "
+    "_C_custom_ar::qr_all_reduce _quickreduce::all_reduce",
     CollectiveKind.ALL_GATHER: "c10d::allgather_ c10d::_allgather_base_ c10d::allgather_into_tensor_coalesced_ "
     "c10d::allgather_coalesced_ _c10d_functional::all_gather_into_tensor "
     "_c10d_functional::all_gather_into_tensor_coalesced _c10d_functional::all_gather_into_tensor_out "
-    "_c10d_functional_autograd::all_gather_into_tensor",
+    "_c10d_functional_autograd::all_gather_into_tensor symm_mem::multimem_all_gather_out "
+    "symm_mem::_low_contention_all_gather vllm::all_gather sglang::reg_all_gather_into_tensor",
     CollectiveKind.REDUCE_SCATTER: "c10d::reduce_scatter_ c10d::_reduce_scatter_base_ "
     "c10d::reduce_scatter_tensor_coalesced_ _c10d_functional::reduce_scatter_tensor "
     "_c10d_functional::reduce_scatter_tensor_coalesced "
-    "_c10d_functional::reduce_scatter_tensor_out _c10d_functional_autograd::reduce_scatter_tensor",
+    "_c10d_functional::reduce_scatter_tensor_out _c10d_functional_autograd::reduce_scatter_tensor "
+    "symm_mem::_low_contention_reduce_scatter symm_mem::reduce_scatter_out vllm::reduce_scatter",
     CollectiveKind.ALL_TO_ALL: "c10d::alltoall_ c10d::alltoall_base_ _c10d_functional::all_to_all_single "
-    "_c10d_functional_autograd::all_to_all_single _dtensor::shard_dim_alltoall",
-    CollectiveKind.BROADCAST: "c10d::broadcast_ _c10d_functional::broadcast _c10d_functional::broadcast_",
-    CollectiveKind.REDUCE: "c10d::reduce_",
+    "_c10d_functional_autograd::all_to_all_single _dtensor::shard_dim_alltoall "
+    "symm_mem::nvshmem_all_to_all",
+    CollectiveKind.BROADCAST: "c10d::broadcast_ _c10d_functional::broadcast _c10d_functional::broadcast_ "
+    "symm_mem::nvshmem_broadcast",
+    CollectiveKind.REDUCE: "c10d::reduce_ symm_mem::multimem_one_shot_reduce_out",
     CollectiveKind.GATHER: "c10d::gather_",
     CollectiveKind.SCATTER: "c10d::scatter_",
     CollectiveKind.SEND: "c10d::send _c10d_functional::isend",
@@ -73,7 +82,8 @@ _SHARED_OUT = (
 _SENDS_NOTHING = (CollectiveKind.RECEIVE, CollectiveKind.BARRIER)
 
 _DESTINATIONS = ("output_tensors", "output_tensor", "output_lists", "outputs", "output", "out")
-_SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "inputs", "input", "tensor")
+_SOURCES = ("tensors", "input_tensors", "input_tensor", "input_list", "local_input", "inputs", "input", "inp", "tensor")
+_OF_DISTRIBUTED = ("c10d::", "_c10d_functional", "_dtensor::")
 
 
 def kind_of(name: str) -> CollectiveKind | None:
@@ -84,6 +94,16 @@ def kind_of(name: str) -> CollectiveKind | None:
 def ops_of(kind: CollectiveKind) -> tuple[str, ...]:
     """The names of the ops of a kind."""
     return tuple(_OPS[kind].split())
+
+
+def of_engine(name: str) -> bool:
+    """Whether an op is a collective of an engine or of symmetric memory, not of ``torch.distributed``'s own."""
+    return name in _KINDS and not name.startswith(_OF_DISTRIBUTED)
+
+
+def in_switches(name: str) -> bool:
+    """Whether an op is an all-reduce that NVLink's switches add up."""
+    return "multimem" in name and kind_of(name) is CollectiveKind.ALL_REDUCE
 
 
 def waits(name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from rooflight.hardware.network.collectives import kind_of
+from rooflight.hardware.network.collectives import CollectiveKind, in_switches, kind_of, of_engine
 from rooflight.hardware.network.groups import RankGroup
 from rooflight.records.signature import OpSignature
 from rooflight.records.tensor import TensorSpec
@@ -61,21 +61,15 @@ _GATHERS: Final = ("allgather_", "_allgather_base_", "allgather_into_tensor_coal
 _SCATTERS: Final = ("reduce_scatter_", "_reduce_scatter_base_", "reduce_scatter_tensor_coalesced_")
 _EXCHANGES: Final = ("alltoall_base_", "alltoall_")
 _PARTED: Final = ("gather_", "scatter_")
-_REDUCED_IN_SWITCHES: Final = "symm_mem::multimem_all_reduce_"
-_REDUCING: Final = frozenset(
-    {
-        *("_C_custom_ar::all_reduce", "_C_custom_ar::qr_all_reduce", "_quickreduce::all_reduce"),
-        *("sgl_kernel::all_reduce", "sgl_kernel::mscclpp_allreduce"),
-        *("sglang::inplace_all_reduce", "sglang::outplace_all_reduce"),
-        *("symm_mem::one_shot_all_reduce", "symm_mem::one_shot_all_reduce_out", "symm_mem::two_shot_all_reduce_"),
-        *("vllm::all_reduce", "vllm::outplace_all_reduce", "vllm::inplace_all_reduce"),
-    }
-)
-"""All-reduces of engines and of symmetric memory: the first tensor is that of this rank. Their group is in no argument
-that a trace has.
-"""
-_GATHERING: Final = frozenset({"vllm::all_gather", "sglang::reg_all_gather_into_tensor"})
-_SCATTERING: Final = frozenset({"vllm::reduce_scatter"})
+_OF_ENGINES: Final = {
+    CollectiveKind.ALL_REDUCE: "allreduce_",
+    CollectiveKind.ALL_GATHER: "_allgather_base_",
+    CollectiveKind.REDUCE_SCATTER: "_reduce_scatter_base_",
+    CollectiveKind.ALL_TO_ALL: "alltoall_base_",
+    CollectiveKind.BROADCAST: "broadcast_",
+    CollectiveKind.REDUCE: "reduce_",
+}
+"""The op of ``c10d`` that does what an engine's collective of a kind does."""
 _OF_WHOLE_TENSORS: Final = frozenset({"c10d::_allgather_base_", "c10d::_reduce_scatter_base_"})
 """Collectives with one tensor for all ranks, and one for this rank."""
 
@@ -155,19 +149,22 @@ def annotated_collective(
 
 
 def _engine_collective(name: str, tensors: Sequence[TensorSpec], groups: Groups) -> OpSignature | None:
-    """A collective of an engine, by the tensors that it is given. No argument has its group: it is the only one."""
-    if not tensors:
+    """A collective of an engine or of symmetric memory, by the tensors that it is given: no argument that a trace has
+    names its group, which is the only one. The part of a rank is the smallest of its tensors.
+    """
+    kind, group = kind_of(name), groups.only or RankGroup(size=0)
+    if not tensors or kind not in _OF_ENGINES:
         return None
-    group, first = groups.only or RankGroup(size=0), tensors[0]
-    whole = TensorSpec((first.numel,), first.dtype)
-    if name in _REDUCING:
-        return _in_place("c10d::allreduce_", "tensors", whole, group)
-    if name in _GATHERING:
-        sent = TensorSpec((tensors[-1].numel,), tensors[-1].dtype)  # of SGLang's, the first is the result
-        received = TensorSpec((sent.numel * max(group.size, 1),), sent.dtype)
-        return _signature("_allgather_base_", sent, received, group)
-    received = TensorSpec((first.numel // max(group.size, 1),), first.dtype)
-    return _signature("_reduce_scatter_base_", whole, received, group)
+    flat = [TensorSpec((tensor.numel,), tensor.dtype) for tensor in tensors]
+    if in_switches(name):
+        return _in_place(name, "input", flat[-1], group)
+    by_size, ranks = sorted(flat, key=lambda tensor: tensor.numel), max(group.size, 1)
+    sent, elements = flat[-1], flat[-1].numel
+    if kind is CollectiveKind.ALL_GATHER:
+        sent, elements = by_size[0], by_size[0].numel * ranks
+    elif kind is CollectiveKind.REDUCE_SCATTER:
+        sent, elements = by_size[-1], by_size[-1].numel // ranks
+    return _signature(_OF_ENGINES[kind], sent, TensorSpec((elements,), sent.dtype), group)
 
 
 def _signature(op: str, sent: TensorSpec, received: TensorSpec, group: RankGroup) -> OpSignature:
@@ -257,10 +254,7 @@ class Collectives:
     def signature(self, op: int) -> OpSignature | None:
         """The signature of an op's collective, None if it is none."""
         name = self._trace.op_name(op)
-        if name == _REDUCED_IN_SWITCHES:
-            tensors, group = tensors_of_op(self._trace, op), self._groups.only
-            return _in_place(name, "input", tensors[0], group) if tensors and group is not None else None
-        if op in self._running and name in _REDUCING | _GATHERING | _SCATTERING:
+        if op in self._running and of_engine(name):
             return _engine_collective(name, tensors_of_op(self._trace, op), self._groups)
         if not (name == COLLECTIVE or name.startswith("c10d::")):
             return None
