@@ -29,6 +29,8 @@ FIELDS = {
     "read": "bytes_read",
     "written": "bytes_written",
     "moved": "bytes_moved",
+    "least_read": "least_read",
+    "least_written": "least_written",
     "sent": "bytes_sent",
     "on": "matrix_dtype",
     "vector_on": "vector_dtype",

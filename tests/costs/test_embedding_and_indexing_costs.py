@@ -31,7 +31,15 @@ def test_indices_that_may_repeat_leave_an_upper_count():
 test_costs = costs(
     """
     # embedding reads only the rows picked: 6 * 8 of indices, 6 rows of 8 * 4
-    embedding weight=1000x8 indices=2x3:int64 -> 2x3x8 = read 240, written 192, vector 0
+    # tokens that repeat read one row: the least counts one number of it
+    embedding weight=1000x8 indices=2x3:int64 -> 2x3x8 = read 240, written 192, vector 0, upper True, least_read 52
+    embedding weight=1000x8 indices=1:int64 -> 1x8 = read 40, upper False, least_read 40
+    # what is reduced may leave out what was there
+    scatter_reduce self=10 index=4:int64 src=4 -> 10 | reduce="sum" = read 88
+    scatter_reduce self=10 index=4:int64 src=4 -> 10 | reduce="sum", include_self=False = read 72
+    scatter_reduce_ self=10@0 index=4:int64 src=4 -> 10@0 | reduce="sum", include_self=False = read 48, written 16,
+        least_written 4
+    scatter_add_ self=10@0 index=4:int64 src=4 -> 10@0 = read 64, written 16, least_read 52, least_written 4
     # embedding reads no row twice: 400 of indices, 2 rows
     embedding weight=2x8 indices=50:int64 -> 50x8 = read 464
     # embedding backward writes the table

@@ -61,9 +61,12 @@ test_costs = costs(
     # gated linear unit works on halves: 4 * 24
     glu self=4x12 -> 4x6 = vector 96
     glu_backward grad_output=4x6 self=4x12 -> 4x12 = vector 192
-    # masked fill in place is an upper count
-    masked_fill_ self=4x6@0 mask=4x6:bool -> 4x6@0 = upper True, read 24, written 96
-    masked_fill self=4x6@0 mask=6:bool -> 4x6 = upper False
+    # masked fill: in place nothing need be masked and written, elsewhere everything masked and not read
+    masked_fill_ self=4x6@0 mask=4x6:bool -> 4x6@0 = upper True, read 24, written 96, least_written 4
+    masked_fill self=4x6@0 mask=6:bool -> 4x6 = upper True, read 102, least_read 10
+    # where: all can be of one of the two: 24 + 96 + 4
+    where condition=4x6:bool self=4x6 other=4x6 -> 4x6 = read 216, least_read 124, least_written 96
+    where condition=4x6:bool self=4x6 other=1 -> 4x6 = read 124, least_read 32
     # broadcast operand is read at its own size: 4 * (24 + 6)
     add self=4x6 other=6 -> 4x6 = read 120
     add self=4x6 other=4x6~0,1 -> 4x6 = read 120

@@ -23,7 +23,7 @@ def test_grouped_mm_counts_every_row_once():
     c = cost("aten::_grouped_mm", inputs, [spec((12, 8), "bfloat16")])
     assert c.matrix_flops == 3_072  # 2 * 12 * 16 * 8
     assert c.upper
-    assert "balanced" in c.note
+    assert "of G experts alike" in c.note
     # 4 * (1 - 0.75^12) = 3.873 experts of 256 bytes, 384 bytes of rows, 16 of offsets
     assert c.bytes_read == 400 + 991
     assert c.bytes_written == 192
@@ -92,6 +92,12 @@ test_costs = costs(
     dequantize self=4x6:qint8 -> 4x6 = vector 48, read 24, written 96
     # grouped mm of one token reads one expert: 256 + 32 + 32
     _grouped_mm self=1x16:bfloat16 mat2=8x16x8:bfloat16 offs=8:int32 -> 1x8:bfloat16 = read 320
+    # 8 tokens, 2 of 8 experts each: 8 (1 - 0.75^8) = 7.199 of 256 bytes are active; 544 besides
+    _grouped_mm self=16x16:bfloat16 mat2=8x16x8:bfloat16 offs=8:int32 -> 16x8:bfloat16 | experts_per_token=2 =
+        read 2386, least_read 1056, matrix 4096
+    # one token: 2 experts, whichever
+    _grouped_mm self=2x16:bfloat16 mat2=8x16x8:bfloat16 offs=8:int32 -> 2x8:bfloat16 | experts_per_token=2 = read 608,
+        least_read 608
     # grouped weight gradient contracts the rows: 2 * 16 * 12 * 8
     _grouped_mm self=16x12:bfloat16 mat2=12x8:bfloat16 offs=4:int32 -> 4x16x8:bfloat16 = matrix 3072, written 1024
     # grouped mm on the other side and batched: 2 * 4 * 3 * 16 * 8

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rooflight.front.options import RunOptions
@@ -75,12 +76,24 @@ def test_no_longer_context_fits(analysis, formats):
         assert rest + (each.longest_context + 1) * token > analysis.memory.device_bytes
 
 
-def test_windows_of_several_lengths_tell_no_longest_context(analysis):
-    attention = next(op for op in analysis.session.signatures if "attention" in op.name)
+def windowed(analysis, layers):
+    """The same step where so many layers keep 64 tokens of 256."""
+    session = analysis.session
+    number, attention = next((n, op) for n, op in enumerate(session.signatures) if "attention" in op.name)
     query, *rest = attention.inputs
-    windowed = replace(attention, inputs=(query, *(replace(each, shape=(4, 4, 64, 32)) for each in rest)))
-    session = replace(analysis.session, signatures=(*analysis.session.signatures, windowed))
-    assert {each.longest_context for each in decode_formats(analyze(session, DEVICE))} == {None}
+    short = replace(attention, inputs=(query, *(replace(each, shape=(4, 4, 64, 32)) for each in rest)))
+    signature = session.columns.signature.copy()
+    signature[np.flatnonzero(signature == number)[:layers]] = len(session.signatures)
+    columns = replace(session.columns, signature=signature)
+    return analyze(replace(session, signatures=(*session.signatures, short), columns=columns), DEVICE)
+
+
+def test_a_layer_with_a_window_keeps_no_more_of_a_longer_context(analysis, formats):
+    calls = sum(op.calls for op in analysis.operations if "attention" in op.name)
+    assert {each.longest_context for each in decode_formats(windowed(analysis, calls))} == {None}
+    (first, *_), (half, *_) = formats.values(), decode_formats(windowed(analysis, calls // 2))
+    room = first.longest_context / 257  # by how much the cache may grow; of 257 + 64 parts 257 grow
+    assert half.longest_context == pytest.approx(257 * (room * (257 + 64) - 64) / 257, rel=1e-3)
 
 
 class ByBytes:

@@ -96,7 +96,9 @@ def test_the_sizes_of_an_old_gather_show_the_number_of_its_ranks(read):
 def test_a_reduction_in_switches_is_of_the_only_group(read):
     groups = {"pg_config": [{"pg_name": "0", "pg_size": 8, "ranks": list(range(8))}]}
     described = {"dims": [[100], [], []], "types": ["c10::BFloat16", "", ""]}
-    session = read(*ran("symm_mem::multimem_all_reduce_", by="multimem_all_reduce_kernel", **described), distributedInfo=groups)
+    session = read(
+        *ran("symm_mem::multimem_all_reduce_", by="multimem_all_reduce_kernel", **described), distributedInfo=groups
+    )
     (one,) = session.records
     assert one.signature.name == "symm_mem::multimem_all_reduce_"
     # the switches add: each of the 200 bytes leaves a rank once, not 2 * 7/8 times

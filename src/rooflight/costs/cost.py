@@ -57,10 +57,11 @@ class OpCost:
     that must move: distinct storage read once and written once; ``bytes_sent`` leave the device over a link. FLOPs are
     counted as others count them, and bounds use the least: without ``avoidable_flops``, the part of ``matrix_flops``
     that a kernel can do without (what follows by symmetry or repeats, taps in the padding), and the bound of a program
-    without ``recomputed_flops``, which another of its ops computes too (the scores of an attention). Of a
-    collective, ``traffic`` has the group, which its bound needs between nodes. ``upper`` marks a
-    count that data could only lower (unknown sequence lengths, routing); ``note`` gives the reason. Counts may be those
-    of many shapes (``costs.lanes``).
+    without ``recomputed_flops``, which another of its ops computes too (the scores of an attention). Of bytes the
+    usual data's are counted, and bounds are without ``avoidable_read`` and ``avoidable_written``, which other data
+    spare: rows picked again and again, what a mask leaves out. Of a collective, ``traffic`` has the group, which its
+    bound needs between nodes. ``upper`` marks a count that data could only lower (unknown sequence lengths, routing);
+    ``note`` gives the reason. Counts may be those of many shapes (``costs.lanes``).
     """
 
     matrix_flops: int = 0
@@ -71,6 +72,8 @@ class OpCost:
     vector_dtype: str | None = None
     bytes_read: int = 0
     bytes_written: int = 0
+    avoidable_read: int = 0
+    avoidable_written: int = 0
     bytes_sent: int = 0
     traffic: Traffic | None = None
     upper: bool = False
@@ -94,6 +97,21 @@ class OpCost:
     def bytes_moved(self) -> int:
         """Bytes read and written."""
         return self.bytes_read + self.bytes_written
+
+    @property
+    def least_read(self) -> int:
+        """Bytes that are read whatever the data."""
+        return self.bytes_read - self.avoidable_read
+
+    @property
+    def least_written(self) -> int:
+        """Bytes that are written whatever the data."""
+        return self.bytes_written - self.avoidable_written
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether data could lower the bound, too."""
+        return self.upper and not self.avoidable_read and not self.avoidable_written
 
     @property
     def does_nothing(self) -> bool:

@@ -68,6 +68,11 @@ def picked_bytes(tensor: TensorSpec, elements: int) -> int:
     return min(elements, tensor.distinct) * tensor.item_bytes
 
 
+def all_but_one(nbytes: int, tensor: TensorSpec) -> int:
+    """What data can spare of so many bytes of a tensor: one element at least is read, or written."""
+    return max(0, nbytes - tensor.item_bytes)
+
+
 def may_repeat(indices: Iterable[TensorSpec]) -> bool:
     """Whether indices may name one element twice, as a mask cannot."""
     return any(index.numel > 1 and index.dtype not in ("bool", "uint8") for index in indices)
@@ -185,13 +190,15 @@ def nothing(op: OpSignature) -> OpCost:  # noqa: ARG001
 
 
 def picking(op: OpSignature, elements: int, *, vector_flops: int = 0, upper: bool = False, note: str = "") -> OpCost:
-    """The cost of an op that reads so many elements of its first input, and the others whole; ``note`` says why that is
-    not certain.
+    """The cost of an op that reads so many elements of its first input, where ``upper`` perhaps the same again and
+    again, and the others whole; ``note`` says why that is not certain.
     """
+    picked = picked_bytes(op.inputs[0], elements)
     return OpCost(
         vector_flops=vector_flops,
-        bytes_read=further_bytes(op) + picked_bytes(op.inputs[0], elements),
+        bytes_read=further_bytes(op) + picked,
         bytes_written=op.output_bytes,
+        avoidable_read=all_but_one(picked, op.inputs[0]) if upper else 0,
         upper=upper or bool(note),
         note=note,
     )

@@ -90,7 +90,7 @@ def _least_s(analysis: Analysis, number: int, cost: OpCost) -> Iterator[tuple[tu
     yield ("vector", precision_of(cost.vector_dtype or "") or "float32"), times.vector_s
     nearer: tuple[MemoryLevel, ...] = ()
     for level in analysis.device.memory:
-        yield ("memory", level.name), memory_time(cost.bytes_read, cost.bytes_written, (*nearer, level))
+        yield ("memory", level.name), memory_time(cost.least_read, cost.least_written, (*nearer, level))
         nearer = (*nearer, level if level.bytes_per_s is None else replace(level, bytes_per_s=_NO_LIMIT))
 
 

@@ -19,7 +19,7 @@ from rooflight.hardware.devices.finding import HERE
 from rooflight.hardware.devices.spec import DeviceSpec
 from rooflight.hardware.devices.what_if import AS_IT_IS, WhatIf
 from rooflight.records.quantity import Quantity, count_of
-from rooflight.records.session import DECODED, Session
+from rooflight.records.session import CACHED, DECODED, Session
 from rooflight.records.visible import visible
 from rooflight.roofline.analysis import Analysis
 from rooflight.roofline.memory.use import memory_use
@@ -115,10 +115,11 @@ def analyze_target(
     notes = [*seen.step.notes, *seen.notes]
     if measured and place is None:
         notes.append(f"Not measured: {spec.part_name} is another device than this machine's.")
-    tokens = str(seen.step.tokens) if seen.step.name == "decode" else ""
-    about = {"target": seen.step.description, "model_class": seen.step.model_class, DECODED: tokens}
+    step = seen.step
+    decoded = {DECODED: str(step.tokens), CACHED: str(step.seq)} if step.name == "decode" else {}
+    about = {"target": step.description, "model_class": step.model_class, **decoded}
     environment = {**seen.session.environment, **{name: text for name, text in about.items() if text}}
-    return analyze(replace(seen.session, environment=environment), spec, target=seen.step.description), notes
+    return analyze(replace(seen.session, environment=environment), spec, target=step.description), notes
 
 
 @contextmanager

@@ -121,6 +121,8 @@ class Lifetimes:
 
 DECODED: Final = "tokens_decoded"
 """The entry of ``Session.environment`` with the tokens that a decode step makes, one for each sequence."""
+CACHED: Final = "tokens_cached"
+"""The entry with the tokens of each sequence that a decode step finds cached, whether or not all layers keep them."""
 COMPILED: Final = "compiled"
 """In a session's environment: "yes" where the original code of compiled functions ran, ``AS_KERNELS`` where the kernels
 that a compiler wrote are among the ops, as in a trace.

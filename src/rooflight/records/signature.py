@@ -146,6 +146,15 @@ EXPERT_WEIGHTS: Final = "expert_weights"
 """The weights of an expert, the part of this rank."""
 
 EXPERTS_PER_TOKEN: Final = "experts_per_token"
+IN_CONFIGS: Final = (
+    "num_experts_per_tok",
+    "num_experts_per_token",
+    "experts_per_token",
+    "moe_topk",
+    "moe_top_k",
+    "moe_k",
+)
+"""What configs of transformers call that."""
 """How many experts a token goes to."""
 
 EXPERT_BITS: Final = "expert_bits"

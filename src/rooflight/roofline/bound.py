@@ -78,7 +78,7 @@ class UnitTimes(NamedTuple):
 
 def bound_of(cost: OpCost, device: DeviceSpec, products_at: str = "") -> Bound:
     """The bound of one op: max(matrix FLOPs / peak, vector FLOPs / peak, bytes / bandwidth, seconds to send), without
-    the FLOPs that are avoidable.
+    the FLOPs and bytes that are avoidable.
 
     ``products_at`` is the precision at which the op's products run where a setting decides it (``Float32Rules``). The
     cost may be of many shapes at once (``costs.lanes``); so are the seconds then. Roofline model: Williams, Waterman,
@@ -91,7 +91,7 @@ def bound_of(cost: OpCost, device: DeviceSpec, products_at: str = "") -> Bound:
         unknown = (*unknown, "memory bandwidth")
     return Bound(
         compute_s=larger(times.matrix_s, times.vector_s),
-        memory_s=memory_time(cost.bytes_read, cost.bytes_written, device.memory),
+        memory_s=memory_time(cost.least_read, cost.least_written, device.memory),
         network_s=times.network_s,
         unknown=unknown,
         cache_resident=fits_unknown_cache(moved, device.memory),

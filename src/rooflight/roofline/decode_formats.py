@@ -13,7 +13,7 @@ from rooflight.records.document import Fields
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
 from rooflight.records.record import GIVEN, OF_MODULES
 from rooflight.records.report import Table, table
-from rooflight.records.session import DECODED
+from rooflight.records.session import CACHED, DECODED
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.bound import memory_time
 from rooflight.roofline.costed import CostedSession
@@ -37,9 +37,9 @@ class DecodeFormat(Fields, frozen=True, kw_only=True):
     ``program_bound_s``: the program bound of the step that moves so many bits less, its arithmetic at the highest peak
     of the formats. ``memory_bytes``: its peak; scales and zero points of quantized formats are not counted.
     ``largest_batch``: at most so many sequences fit, each as long. ``longest_context``: sequences of at most so many
-    tokens fit, as many of them, where all layers keep as many. ``predicted_s`` is the device's time, as if replayed
-    from a graph, with products of operands in the weights' format and attention over keys and values in the cache's,
-    without what quantizes activations.
+    tokens fit, as many of them, None where all layers have a sliding window, which keeps no more of longer ones.
+    ``predicted_s`` is the device's time, as if replayed from a graph, with products of operands in the weights' format
+    and attention over keys and values in the cache's, without what quantizes activations.
     """
 
     weights: str
@@ -135,7 +135,6 @@ def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: 
     needed = memory.peak_bytes - sum(memory.by_kind[kind] - nbytes for kind, nbytes in held.items())
     cached, capacity = sum(held[kind] for kind in GIVEN), memory.device_bytes
     room = None if capacity is None or not cached else max(0, capacity - (needed - cached)) / cached
-    lengths = {op.inputs[_KEY].shape[-2] for op in analysis.session.signatures if _attends(op)}
     return DecodeFormat(
         weights=weights,
         cache=cache,
@@ -148,8 +147,22 @@ def _format(analysis: CostedSession, dtype: str, own: str, weights: str, cache: 
         cache_bytes=cached,
         memory_bytes=needed,
         largest_batch=None if room is None else int(room * tokens),
-        longest_context=None if room is None or len(lengths) != 1 else int(room * min(lengths)),
+        longest_context=None if room is None else _longest_context(analysis, room),
     )
+
+
+def _longest_context(analysis: CostedSession, room: float) -> int | None:
+    """The tokens of each sequence that fit where the cache may grow ``room`` times, None where it does not grow: a
+    layer with a sliding window keeps as many keys however long the sequence is.
+    """
+    session = analysis.session
+    tokens = int(session.environment.get(CACHED, 0))
+    calls = np.bincount(session.columns.signature[session.counted], minlength=len(session.signatures))
+    keys = ((op.inputs[_KEY], int(count)) for op, count in zip(session.signatures, calls, strict=True) if _attends(op))
+    sizes = [(key.nbytes * count, key.shape[-2]) for key, count in keys]
+    cached, growing = (sum(size for size, length in sizes if length >= least) for least in (0, tokens))
+    length = max((length for size, length in sizes if size), default=0)
+    return int(length * max(0.0, room * cached - (cached - growing)) / growing) if growing and tokens else None
 
 
 _OF_PREDICTED: Final = (

@@ -170,7 +170,7 @@ class Operation(OperationFigures, frozen=True, kw_only=True):
                 "modules": modules,
                 "costed": isinstance(cost, OpCost),
                 "reason": cost.reason if isinstance(cost, Uncosted) else None,
-                "assumed": cost.upper if isinstance(cost, OpCost) else None,
+                "assumed": cost.is_assumed if isinstance(cost, OpCost) else None,
                 "op_bound_s": group.op_bound_s if bound else None,
                 "warm_op_bound_s": group.warm_bound_s if bound else None,
                 "limiter": bound.limiter.value if bound else None,
@@ -336,7 +336,7 @@ def coverage_of(
         size = count * (op.input_bytes + op.output_bytes)
         all_bytes += size
         if isinstance(cost, OpCost):
-            upper += count if cost.upper else 0
+            upper += count if cost.is_assumed else 0
         elif count:
             before = found.get((op.name, cost.reason))
             found[op.name, cost.reason] = UncostedOp(

@@ -149,7 +149,7 @@ def warm_bound_s(cost: OpCost | Uncosted, bound: Bound | None, device: DeviceSpe
     """The bound of an op of which a cache holds all that it can."""
     if isinstance(cost, Uncosted) or bound is None:
         return 0.0
-    moving_s = uncached_memory_time(cost.bytes_read, cost.bytes_written, device.memory)
+    moving_s = uncached_memory_time(cost.least_read, cost.least_written, device.memory)
     return max(bound.compute_s, bound.network_s, moving_s)
 
 

@@ -5,8 +5,9 @@ Conventions: B batch, Hq query heads, Hkv key and value heads, Nq queries, Nk ke
 are recomputed (2.5x forward when Dqk = Dv), or 2x forward with ``recompute`` false. Where they are, a forward pass in
 the same program computed them, too: the bound of a program leaves them out. Vector FLOPs: 5 per pair forward
 (softmax), 6 backward (4 for softmax backward, 2 to recompute the exponential). torch's ``is_causal`` aligns the mask
-to the top left, flash-attn's ``causal`` to the bottom right. What a mask or a score function hides is data: such
-counts are ``upper``. Scores are never stored; the log-sum-exp is, where the op returns it.
+to the top left, flash-attn's ``causal`` to the bottom right. What a mask hides counts where the recording saw how it
+was made (``HIDDEN``), a sliding window's for one; else it is data, like what a score function does: such counts are
+``upper``. Scores are never stored; the log-sum-exp is, where the op returns it.
 
 Lengths of packed sequences are data that a signature does not hold: n sequences count the least pairs that they can
 have, those of n equal ones. Without cumulative lengths the batch is dense and exact.
@@ -165,17 +166,30 @@ def attention(
     def cost(op: OpSignature) -> OpCost:
         query, key, value = op.inputs[at : at + 3]
         heads, seen = Heads.of(query, key, value, sequence_first=sequence_first), mask(op)
-        hidden = seen.hidden(heads.num_queries, heads.num_keys)
-        unread = _unread_bytes(op, key, value, heads.num_keys, hidden)
-        pairs = seen.pairs(heads.num_queries, heads.num_keys)
+        told, masked = note or mask_note(op), _known_pairs(op, heads)
+        if masked is not None:
+            told, pairs, heads, (unseen, keys) = note, masked[0], replace(heads, count=1), masked[1:]
+        else:
+            unseen, keys = seen.hidden(heads.num_queries, heads.num_keys), heads.num_keys
+            pairs = seen.pairs(heads.num_queries, heads.num_keys)
+        unread = _unread_bytes(op, key, value, keys, unseen)
         if backward:
-            return attention_backward(op, heads, pairs, query, unread=unread, note=note or mask_note(op))
-        found = attention_forward(op, heads, pairs, query, unread=unread, note=note or mask_note(op))
+            return attention_backward(op, heads, pairs, query, unread=unread, note=told)
+        found = attention_forward(op, heads, pairs, query, unread=unread, note=told)
         repeats = 1 if mask_note(op) or op.attribute("dropout_p") else _repeats(query, key, value)
         spared = found.matrix_flops - found.matrix_flops // repeats
         return replace(found, avoidable_flops=spared, vector_flops=found.vector_flops // repeats)
 
     return cost
+
+
+def _known_pairs(op: OpSignature, heads: Heads) -> tuple[int, int, int] | None:
+    """Pairs of all heads that a known mask shows, keys that it hides from all queries, all keys; None of others."""
+    known = op.attribute(HIDDEN)
+    if not isinstance(known, tuple):
+        return None
+    hidden, every, unseen, keys = known[:4]
+    return heads.count * heads.num_queries * heads.num_keys * (every - hidden) // max(1, every), unseen, keys
 
 
 def _repeats(*operands: TensorSpec) -> int:
@@ -192,18 +206,11 @@ def blocks(*, backward: bool = False) -> Formula:
     def cost(op: OpSignature) -> OpCost:
         query, key, value = op.inputs[:3]
         heads = Heads.of(query, key, value, sequence_first=False)
-        known, num_queries, num_keys = op.attribute(HIDDEN), heads.num_queries, heads.num_keys
-        if isinstance(known, tuple):
-            hidden, every, unseen, keys = known[:4]
-            pairs = heads.count * num_queries * num_keys * (every - hidden) // max(1, every)
-            note = "score function not evaluated" if op.attribute(SCORED) else ""
-        else:
-            pairs, unseen, keys, note = (
-                heads.count * num_queries,
-                num_keys - 1,
-                num_keys,
-                "block mask unknown: the least",
-            )
+        note, known = "score function not evaluated" if op.attribute(SCORED) else "", _known_pairs(op, heads)
+        if known is None:
+            note = "block mask unknown: the least"
+            known = heads.count * heads.num_queries, heads.num_keys - 1, heads.num_keys
+        pairs, unseen, keys = known
         unread = _unread_bytes(op, key, value, keys, unseen)
         rule = attention_backward if backward else attention_forward
         return rule(op, replace(heads, count=1), pairs, query, unread=unread, note=note)

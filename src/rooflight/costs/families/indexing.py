@@ -28,6 +28,7 @@ from rooflight.costs import registry
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.rules import (
     Family,
+    all_but_one,
     copies,
     first_input,
     further_bytes,
@@ -59,20 +60,38 @@ def pick(op: OpSignature) -> OpCost:
 
 
 def put(
-    op: OpSignature, target: TensorSpec, touched: int, *, accumulate: bool, given: int | None = None, note: str = ""
+    op: OpSignature,
+    target: TensorSpec,
+    touched: int,
+    *,
+    accumulate: bool,
+    given: int | None = None,
+    note: str = "",
+    adds_to_old: bool = True,
 ) -> OpCost:
-    """The cost of writing ``touched`` elements of ``target``, or of a copy of it; ``given`` bytes are read besides."""
+    """The cost of writing ``touched`` elements of ``target``, or of a copy of it; ``given`` bytes are read besides.
+    What is accumulated may leave out what was there.
+    """
     read = further_bytes(op) if given is None else given
-    flops = touched if accumulate else 0
+    flops, reads_old = touched if accumulate else 0, accumulate and adds_to_old
     picked = picked_bytes(target, touched)
     if in_place(op):
-        rest, written = (picked if accumulate else 0), picked
+        rest, written = (picked if reads_old else 0), picked
     else:
         written = op.output_bytes
         # what is overwritten need not be read, if all that is given lands on distinct elements
-        rest = target.nbytes if accumulate else target.nbytes - picked
+        rest = target.nbytes if reads_old else target.nbytes - picked
     upper = bool(note) or (in_place(op) and may_repeat(each for name in _INDICES for each in op.named(name)))
-    return OpCost(vector_flops=flops, bytes_read=read + rest, bytes_written=written, upper=upper, note=note)
+    spared = upper and in_place(op)
+    return OpCost(
+        vector_flops=flops,
+        bytes_read=read + rest,
+        bytes_written=written,
+        avoidable_read=all_but_one(rest, target) if spared else 0,
+        avoidable_written=all_but_one(written, target) if spared else 0,
+        upper=upper,
+        note=note,
+    )
 
 
 @ending("scatter scatter_add scatter_reduce")
@@ -82,13 +101,15 @@ def scatter(op: OpSignature) -> OpCost:
     src = op.input("src") or op.input("value")
     given = index.nbytes + (picked_bytes(src, index.numel) if src else 0)
     adds = op.name.rstrip("_") != "aten::scatter" or bool(op.attribute("reduce"))
-    return put(op, target, index.numel, accumulate=adds, given=given)
+    kept = op.attribute("include_self") is not False
+    return put(op, target, index.numel, accumulate=adds, given=given, adds_to_old=kept)
 
 
 def _puts_source(op: OpSignature, *, accumulate: bool) -> OpCost:
     """x, index [n] and n slices of source, which go to those of x."""
     source = op.input("source") or op.inputs[2]
-    return put(op, op.inputs[0], source.numel, accumulate=accumulate)
+    kept = op.attribute("include_self") is not False
+    return put(op, op.inputs[0], source.numel, accumulate=accumulate, adds_to_old=kept)
 
 
 def item(op: OpSignature) -> OpCost:
@@ -201,11 +222,13 @@ def embedding_bag_dense_backward(op: OpSignature) -> OpCost:
 def embedding_bag_weights_backward(op: OpSignature) -> OpCost:
     """dy [bags, d] . weight [V, d] for each of n indices."""
     weight, indices = op.inputs[1:3]
+    picked, repeats = picked_bytes(weight, _in_rows(weight, indices)), may_repeat([indices])
     return OpCost(
         vector_flops=2 * indices.numel * weight.shape[-1],
-        bytes_read=read_bytes(op, "weight") + picked_bytes(weight, _in_rows(weight, indices)),
+        bytes_read=read_bytes(op, "weight") + picked,
         bytes_written=op.output_bytes,
-        upper=may_repeat([indices]),
+        avoidable_read=all_but_one(picked, weight) if repeats else 0,
+        upper=repeats,
     )
 
 

@@ -20,11 +20,14 @@ scale), its mask written in training and read in backward.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rooflight.costs.cost import Needs, OpCost
 from rooflight.costs.families.reduction import reducing
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import (
     Family,
+    all_but_one,
     copies,
     first_input,
     first_output,
@@ -97,7 +100,7 @@ ELEMENTWISE: dict[int, str] = {
     "logical_and logical_or logical_xor logical_not "
     "bitwise_and bitwise_or bitwise_xor bitwise_not bitwise_left_shift bitwise_right_shift "
     "__and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__ "
-    "maximum minimum fmax fmin clamp_max clamp_min where isnan isinf isfinite isposinf isneginf isreal nan_to_num "
+    "maximum minimum fmax fmin clamp_max clamp_min isnan isinf isfinite isposinf isneginf isreal nan_to_num "
     "copysign nextafter heaviside gcd lcm frexp",
     2: "clamp clip xlogy special_xlogy special_xlog1py special_entr sinc special_sinc ldexp polar isclose",
     3: "lerp logit special_logit logaddexp logaddexp2",
@@ -129,9 +132,22 @@ pointwise_ops(SPECIAL)(elementwise(1))
 
 @pointwise_ops("masked_fill")
 def masked_fill(op: OpSignature) -> OpCost:
-    """x with ``value`` where mask: one selection per element. In place only masked elements need writing."""
-    unread = ("self",) if in_place(op) else ()
-    return moves(op, vector_flops=op.outputs[0].numel, unread=unread, upper=in_place(op))
+    """x with ``value`` where mask: one selection per element. In place only masked elements need writing, elsewhere
+    only those that are not masked need reading.
+    """
+    cost = moves(op, vector_flops=op.outputs[0].numel, unread=("self",) if in_place(op) else (), upper=True)
+    x = op.inputs[0]
+    if in_place(op):
+        return replace(cost, avoidable_written=all_but_one(cost.bytes_written, x))
+    return replace(cost, avoidable_read=all_but_one(x.nbytes, x))
+
+
+@pointwise_ops("where")
+def where(op: OpSignature) -> OpCost:
+    """An element of one of two for each of a mask: all can be of the one that is less to read."""
+    cost = moves(op, vector_flops=op.outputs[0].numel, upper=True)
+    larger = max(op.inputs[1:], key=lambda tensor: tensor.nbytes)
+    return replace(cost, avoidable_read=all_but_one(larger.nbytes, larger))
 
 
 activation_ops = Family("activation", fusable=True, needs=Needs.ELEMENTS)

@@ -7,19 +7,20 @@ is twice the shape's. Scales are read at their own size. Quantizing is 4 FLOPs p
 as one), dequantizing 2, fake quantization 6.
 
 Grouped products are the experts of a mixture, each with its own rows: T rows routed to G groups take 2 K N T matrix
-FLOPs however they are routed. Which experts are active is data: under balanced routing G (1 - (1 - 1/G)^T) of them are
-expected to have rows, and only their weights are read. Rows beyond the last offset are padding that no kernel touches,
-so counts are ``upper``.
+FLOPs however they are routed. Which experts are active is data: of T / k tokens that each go to k of G experts alike,
+G (1 - (1 - k/G)^(T/k)) are expected to have rows, and only their weights are read; a bound takes the fewest, k. Where
+no config tells k, it is 1. Rows beyond the last offset are padding that no kernel touches, so counts are ``upper``.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import trunc
 
 from rooflight.costs.cost import OpCost
 from rooflight.costs.families.matmul import product
 from rooflight.costs.rules import Family, further_bytes, integer, per_input, read_bytes, uncosted
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import EXPERTS_PER_TOKEN, OpSignature
 from rooflight.records.tensor import TensorSpec
 
 quantizing = Family("quantized", fusable=True)
@@ -128,15 +129,16 @@ quantizing.rows(
 
 moe_ops = Family("moe", fusable=True, epilogue=True)
 
-ROUTING_NOTE = "balanced routing assumed: G (1 - (1 - 1/G)^T) of G experts active"
+ROUTING_NOTE = "T/k tokens, each to k of G experts alike: G (1 - (1 - k/G)^(T/k)) are active, in a bound k"
 ROWS_NOTE = "rows beyond the last offset counted"
 
 
-def active_experts(num_experts: int, num_rows: int) -> float:
-    """Experts expected to have at least one of so many rows, if each row goes to any expert alike."""
+def active_experts(num_experts: int, num_rows: int, per_token: int = 1) -> float:
+    """Experts expected to have at least one of so many rows, if each token has ``per_token`` and goes to any alike."""
     if num_experts == 0:
         return 0.0
-    return num_experts * (1 - (1 - 1 / num_experts) ** num_rows)
+    idle: float = (1 - min(1.0, per_token / num_experts)) ** (num_rows / per_token)
+    return num_experts * (1 - idle)
 
 
 @moe_ops("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2")
@@ -144,7 +146,7 @@ def grouped_mm(op: OpSignature) -> OpCost:
     """a [T, K] @ b [G, K, N], a [G, M, K] @ b [K, T], a [M, T] @ b [T, N] per group, or batched 3-D @ 3-D."""
     a, b = op.inputs[:2]
     contracted, added = a.shape[-1] * values_per_byte(a), op.outputs[0].numel if op.input("bias") else 0
-    read, note = further_bytes(op, 2) + a.nbytes + b.nbytes, ""
+    read, note, avoidable = further_bytes(op, 2) + a.nbytes + b.nbytes, "", 0
     if len(a.shape) == len(b.shape) == 2:  # the weights' gradient: T, split into groups, is contracted away
         count, note = a.shape[0] * contracted * b.shape[1], ROWS_NOTE
     elif len(a.shape) == len(b.shape):
@@ -152,6 +154,9 @@ def grouped_mm(op: OpSignature) -> OpCost:
     else:
         rows, experts, columns = (a.shape[0], b, b.shape[2]) if len(a.shape) == 2 else (b.shape[1], a, a.shape[1])
         count, note = rows * contracted * columns, ROUTING_NOTE
-        active = active_experts(experts.shape[0], rows)
-        read -= experts.nbytes - trunc(experts.nbytes * active / max(1, experts.shape[0]))
-    return product(op, count, a, vector_flops=added, read=read, upper=bool(note), note=note)
+        per_token, each = max(1, integer(op, EXPERTS_PER_TOKEN, 1)), experts.nbytes / max(1, experts.shape[0])
+        active = trunc(each * active_experts(experts.shape[0], rows, per_token))
+        avoidable = max(0, active - trunc(each * per_token))
+        read -= experts.nbytes - active
+    cost = product(op, count, a, vector_flops=added, read=read, upper=bool(note), note=note)
+    return replace(cost, avoidable_read=avoidable) if avoidable else cost

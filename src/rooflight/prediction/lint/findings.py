@@ -101,10 +101,10 @@ def summed(work: Iterable[Costed | Uncosted], device: DeviceSpec) -> tuple[float
             continue  # unknown work only raises the bound
         cost, bound = each.cost, each.bound
         bound_s += bound.time_s
-        operand_bytes = larger(operand_bytes, larger(cost.bytes_read, cost.bytes_written))
+        operand_bytes = larger(operand_bytes, larger(cost.least_read, cost.least_written))
         if not cost.upper:
             compute_s = bound.compute_s * _needed(each.op) / headroom
-            uncached_s = uncached_memory_time(cost.bytes_read, cost.bytes_written, device.memory)
+            uncached_s = uncached_memory_time(cost.least_read, cost.least_written, device.memory)
             floor_s += larger(compute_s, uncached_s)
     return bound_s, floor_s, operand_bytes
 

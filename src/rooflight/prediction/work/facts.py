@@ -25,7 +25,7 @@ from rooflight.hardware.network.algorithms import least_s
 from rooflight.hardware.network.groups import RankGroup
 from rooflight.hardware.network.topology import Topology
 from rooflight.records.dtypes import tensor_dtype
-from rooflight.records.signature import OpSignature
+from rooflight.records.signature import HIDDEN, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec
 from rooflight.roofline.bound import Bound, bound_of
 
@@ -138,21 +138,28 @@ def facts_of(ops: Iterable[OpSignature], device: DeviceSpec) -> Facts | None:
 
 def bounded(ops: Iterable[OpSignature], device: DeviceSpec) -> tuple[Costed | Uncosted, ...]:
     """Ops with their costs and bounds; why not, of an op without a cost. A send counts as one between nodes where its
-    group is on several, switches in a node add nothing, and FLOPs count that a kernel could avoid: that is what models
-    are taught, and what is asked of them.
+    group is on several, switches in a node add nothing, and FLOPs and bytes count that could be avoided: that is what
+    models are taught, and what is asked of them.
     """
-    costs = ((op, cost_of(op)) for op in ops)
+    costs = ((op, cost_of(_as_run(op))) for op in ops)
     return tuple(
         cost if isinstance(cost, Uncosted) else Costed(op=op, cost=cost, bound=bound_of(_as_taught(cost), device))
         for op, cost in costs
     )
 
 
+def _as_run(op: OpSignature) -> OpSignature:
+    """The op whose kernels look at every pair that a mask hides: those of ``scaled_dot_product_attention`` do."""
+    if op.attribute(HIDDEN) is None or op.name.startswith("higher_order::"):
+        return op
+    return replace(op, attributes=tuple(each for each in op.attributes if each[0] != HIDDEN))
+
+
 def _as_taught(cost: OpCost) -> OpCost:
     traffic = cost.traffic and cost.traffic.between_ends
     if traffic is not None and traffic.group.nodes == 1:
         traffic = None  # what a rank sends, over its link
-    return replace(cost, avoidable_flops=0, traffic=traffic)
+    return replace(cost, avoidable_flops=0, avoidable_read=0, avoidable_written=0, traffic=traffic)
 
 
 def as_all_reduce(facts: Floats, device: DeviceSpec) -> Floats:

@@ -40,7 +40,6 @@ class _Kind:
         # a number hides nothing, nor does a bias of one dimension
         added = self.sums and len(op.inputs) > 1 and min(len(tensor.shape) for tensor in op.inputs) > 1
         self.unknown = not (self.hidden or self.zeroed) and (op.name in _CHOICES or added)
-        self.attends = "scaled_dot_product_attention" in op.name
         self.product = traits_of(op).product
         self.left = int("add" in op.name)  # place of a product's left operand
 
@@ -131,10 +130,7 @@ def masked_attention(session: Session, fusions: Sequence[OpFusion | None], calls
             continue
         read = tuple(made[storage] for storage in reads if storage in made)
         result = None
-        if kind.attends and kind.hidden:
-            keys = [place for place, name in enumerate(kind.op.input_names) if name in ("key", "value")]
-            found.note(record, *_Scores(record, masks=frozenset({kind.hidden})).shares, *keys)
-        elif kind.product:
+        if kind.product:
             for place, weights in enumerate(made.get(storage) for storage in reads):
                 if weights is not None and weights.softmax:
                     in_order = (

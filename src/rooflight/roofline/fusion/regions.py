@@ -323,7 +323,49 @@ def fuse(session: Session, costs: Sequence[OpCost | Uncosted], *, whole: bool = 
         runs = np.array([fusion is not None for fusion in fusions], dtype=np.bool_)[session.columns.signature]
         return Fusion(regions=Alone(np.flatnonzero(calls & runs)), bytes_in=0, bytes_out=0)
     apart = None if whole else _fused_apart(session, costs, fusions)
-    return _reading(_fused(session, costs, fusions, whole=whole)) if apart is None else apart
+    found = _reading(_fused(session, costs, fusions, whole=whole)) if apart is None else apart
+    return found if whole else _without_spared(found, session, costs)
+
+
+def _without_spared(found: Fusion, session: Session, costs: Sequence[OpCost | Uncosted]) -> Fusion:
+    """The same without the bytes that stood before the step, or are there after it, which other data spare."""
+    read, written = (_spared(session, costs, way) for way in ("read", "written"))
+    if not read.any() and not written.any():
+        return found
+    lifetimes, stood = session.lifetimes, found.stood_by_kind
+    if lifetimes is not None:
+        stood = {kind: size - int(read[lifetimes.kind == kind].sum()) for kind, size in stood.items()}
+    less_in, less_out = int(read.sum()), int(written.sum())
+    return replace(
+        found,
+        bytes_in=max(0, found.bytes_in - less_in),
+        bytes_out=max(0, found.bytes_out - less_out),
+        stood_bytes=max(0, found.stood_bytes - less_in),
+        kept_bytes=max(0, found.kept_bytes - less_out),
+        stood_by_kind=stood,
+    )
+
+
+def _spared(session: Session, costs: Sequence[OpCost | Uncosted], way: str) -> Int64:
+    """By storage, how many bytes of what the step did not write, or of what it wrote, all ops that read or write it can
+    do without: of each op the storage is the largest that it touches.
+    """
+    columns, found = session.columns, np.zeros(len(session.storage_bytes), dtype=np.int64)
+    avoidable = np.array([getattr(cost, f"avoidable_{way}", 0) for cost in costs], dtype=np.int64)
+    if not avoidable.any():
+        return found
+    ids, offsets = getattr(columns, f"{way}_ids"), getattr(columns, f"{way}_offsets")
+    record = np.repeat(np.arange(len(session)), np.diff(offsets))
+    by_size = np.lexsort((-session.storage_bytes[ids], record))
+    _, first = np.unique(record[by_size], return_index=True)
+    largest = by_size[first]
+    spared = np.zeros(len(ids), dtype=np.int64)
+    spared[largest] = avoidable[columns.signature[record[largest]]]
+    least = np.full(len(found), np.iinfo(np.int64).max)
+    np.minimum.at(least, ids, spared)
+    touched = np.setdiff1d(ids, columns.written_ids) if way == "read" else np.unique(ids)
+    found[touched] = least[touched]
+    return found
 
 
 def _reading(found: Fusion, nbytes: int | None = None) -> Fusion:

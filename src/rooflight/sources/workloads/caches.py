@@ -93,7 +93,7 @@ def held_cache(
 
     def real(tensor: Tensor) -> Tensor:
         if generator is None:
-            return tensor
+            return tensor.clone()  # of a window alone, not of all that it slid over
         if not tensor.is_floating_point():
             return torch.zeros(tensor.shape, dtype=tensor.dtype, device=device)
         own = dtype if tensor.dtype == model_on_meta.dtype else tensor.dtype  # some states are float32 in any model

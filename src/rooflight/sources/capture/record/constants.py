@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from math import prod
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 from torch._C import _storage_id  # type: ignore[attr-defined]
@@ -43,9 +43,16 @@ _MAKING: Final = _SHAPED | _names(
 )
 _MASKING: Final = _names("masked_fill masked_fill_ where add add_ sub sub_")
 
-_MOST_ELEMENTS: Final = 1 << 26  # of a constant that is made again to look at it
+_MOST_ELEMENTS: Final = 1 << 26  # of a constant that is made again to look at it, or of a part of it
+_MOST_PARTS: Final = 1 << 5
+_BY_ELEMENT: Final = _names(
+    "eq ne lt le gt ge logical_and logical_or logical_xor logical_not bitwise_and bitwise_or bitwise_xor bitwise_not "
+    "__and__ __or__ __xor__ add sub mul where masked_fill clone _to_copy"
+)
+"""Of these, rows of the result are made of the same rows of what they are given."""
 
 _Attributes = tuple[tuple[str, AttributeValue], ...]
+_Found = TypeVar("_Found")
 
 
 class _View(NamedTuple):
@@ -67,6 +74,20 @@ class _View(NamedTuple):
         pairs = zip(self.shape, self.strides, strict=True)
         shape = [min(size, 1) if distinct and not stride else size for size, stride in pairs]
         return flat.as_strided(shape, self.strides, self.start)
+
+    def rows(self, first: int, end: int) -> torch.Tensor:
+        """These rows of a matrix that all of a batch shares, made of no more than the same rows of what makes it."""
+        made, rows = self.made, self.shape[-2] if len(self.shape) > 1 else 1
+        result = None if made is None else made.result
+        if rows == 1 or made is None or result is None or prod(result.shape) <= _MOST_ELEMENTS:
+            values = self.values(distinct=True)
+            return values if rows == 1 else values[..., first:end, :]
+        itself = (*self.shape[-2:], *self.strides[-2:], self.start) == (*result.shape[-2:], *result.strides[-2:], 0)
+        if not itself or made.func._schema.name not in _BY_ELEMENT or prod(result.shape[:-2]) > 1:
+            raise _UnknownError
+        given = [each.rows(first, end) if isinstance(each, _View) else each for each in made.args]
+        out: torch.Tensor = getattr(made.func, "_op", made.func)(*given, **_filled(made.kwargs))
+        return out
 
 
 @dataclass(slots=True, eq=False)
@@ -360,23 +381,42 @@ def _hides(view: _View, name: str, of: Callable[[torch.Tensor], torch.Tensor], h
     assert view.made is not None
     key = name, how, tuple(view.shape), tuple(view.strides), view.start
     if key not in view.made.hides:
-
-        def hidden() -> torch.Tensor:
-            found = of(view.values(distinct=True))
-            return found.reshape(-1, found.shape[-1] if found.dim() else 1)
-
-        pairs = _looked_at(hidden)
+        counted = _looked_at(lambda: _counts(view, of))
         found: _Attributes = ()
-        if pairs is not None and pairs.numel():
+        if counted is not None and counted[0].numel() and counted[1].numel():
             with plainly():
-                which = sum((3 * dim + 1) * _checksum(pairs.sum(dim)) for dim in (0, 1))
-                counts = int(pairs.sum()), pairs.numel(), int(pairs.all(0).sum()), pairs.shape[1], which
+                by_query, by_key = counted
+                which = _checksum(by_key) + 4 * _checksum(by_query)
+                hidden_keys = int((by_key == len(by_query)).sum())
+                counts = int(by_key.sum()), len(by_query) * len(by_key), hidden_keys, len(by_key), which
             found = ((name, counts),)
         view.made.hides[key] = found
     return view.made.hides[key]
 
 
-def _looked_at(look: Callable[[], torch.Tensor]) -> torch.Tensor | None:
+def _counts(view: _View, of: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """By query how many keys are hidden, and by key from how many queries; a large mask is looked at part by part."""
+    elements = prod(size if stride else 1 for size, stride in zip(view.shape, view.strides, strict=True))
+    parts = [view.values(distinct=True)] if elements <= _MOST_ELEMENTS else _parts(view, elements)
+    by_query, by_key = [], torch.zeros((), dtype=torch.int64)
+    for part in parts:
+        found = of(part)
+        pairs = found.reshape(-1, found.shape[-1] if found.dim() else 1)
+        by_query.append(pairs.sum(1))
+        by_key = by_key + pairs.sum(0)
+    return torch.cat(by_query), by_key
+
+
+def _parts(view: _View, elements: int) -> Iterator[torch.Tensor]:
+    if elements > _MOST_ELEMENTS * _MOST_PARTS:
+        raise _UnknownError
+    rows = view.shape[-2]
+    step = max(1, _MOST_ELEMENTS * rows // elements)
+    for first in range(0, rows, step):
+        yield view.rows(first, min(first + step, rows))
+
+
+def _looked_at(look: Callable[[], _Found]) -> _Found | None:
     try:
         with plainly():
             return look()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from threading import get_ident
 from types import FrameType, MappingProxyType
 from typing import Any, ClassVar, Final
@@ -16,6 +17,8 @@ from torch.nn.modules import module as torch_module
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode, _push_mode
 
+from rooflight.records.session import Session
+from rooflight.records.signature import EXPERTS_PER_TOKEN, IN_CONFIGS
 from rooflight.sources.capture.record.composites import OnStack, open_sources
 from rooflight.sources.capture.record.dispatch import DispatchSource
 from rooflight.sources.capture.record.module_work import ModuleWorks
@@ -312,6 +315,28 @@ def uncompiled(module: nn.Module) -> nn.Module:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")  # a second to import, and nothing is compiled before it is
     inner: nn.Module = module._orig_mod if dynamo and isinstance(module, dynamo.OptimizedModule) else module
     return inner
+
+
+def with_experts(session: Session, models: Iterable[nn.Module]) -> Session:
+    """The session, whose grouped products know to how many experts a token goes where a model's config tells it."""
+    if not any("_grouped_mm" in op.name for op in session.signatures):
+        return session
+    configs = [getattr(model, "config", None) for root in models for model in root.modules()]
+    known = (getattr(config, name, None) for config in configs if config is not None for name in IN_CONFIGS)
+    per_token = next((each for each in known if isinstance(each, int) and each > 0), 0)
+    return (
+        session
+        if not per_token
+        else replace(
+            session,
+            signatures=tuple(
+                replace(op, attributes=(*op.attributes, (EXPERTS_PER_TOKEN, per_token)))
+                if "_grouped_mm" in op.name
+                else op
+                for op in session.signatures
+            ),
+        )
+    )
 
 
 def _running_modules() -> Iterator[nn.Module]:

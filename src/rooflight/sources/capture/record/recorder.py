@@ -25,7 +25,7 @@ from rooflight.sources.capture.phases import current_phase, subscribe, unsubscri
 from rooflight.sources.capture.record.autocast import contexts_without_gpu
 from rooflight.sources.capture.record.dispatch import DispatchSource
 from rooflight.sources.capture.record.lifetimes import LifetimeTape, Standing
-from rooflight.sources.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of
+from rooflight.sources.capture.record.modules import FunctionSource, Models, ModuleTracker, models_of, with_experts
 from rooflight.sources.capture.record.outside import with_outside_writes
 from rooflight.sources.capture.record.patches import IN_COMPILED, patch, unpatch
 from rooflight.sources.capture.record.schemas import place_in_world
@@ -227,6 +227,7 @@ class record:  # noqa: N801 - used like a function: with record(model) as record
         compiled = {COMPILED: "yes"} if self._source is not None and self._source.compiled else {}
         environment = {**_environment(tape.devices), **compiled}
         session = with_outside_writes(tape.session(environment, notes), tape.births, state)
+        session = with_experts(session, tracker.roots() if tracker is not None else ())
         if self._others is not None:
             session = replace(session, other_threads=self._others.counted())
         if tape.devices <= {"cpu", "fake"}:

@@ -30,7 +30,6 @@ from rooflight.sources.traces.ops.arguments import tensors_of_op
 from rooflight.sources.traces.ownership import Ownership
 from rooflight.sources.workloads.presets import PRESETS
 
-_EXPERTS_PER_TOKEN: Final = ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk", "moe_k")
 _NUM_EXPERTS: Final = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 _EXPERT_WIDTH: Final = ("moe_intermediate_size", "expert_intermediate_size", "intermediate_size", "ffn_hidden_size")
 _WIDTH: Final = ("hidden_size", "n_embd", "d_model")
@@ -96,7 +95,7 @@ def _facts(name: str, config: Mapping[str, Any]) -> ModelFacts:
         hidden_size=_integer(inner, *_WIDTH),
         heads=_integer(inner, "num_attention_heads", "n_head"),
         experts=_integer(inner, *_NUM_EXPERTS),
-        experts_per_token=_integer(inner, *_EXPERTS_PER_TOKEN),
+        experts_per_token=_integer(inner, *attribute.IN_CONFIGS),
         expert_weights=_matrices(inner) * _integer(inner, *_EXPERT_WIDTH) * _integer(inner, *_WIDTH),
         expert_bits=_bits(inner),
         window=_window(inner),
