@@ -239,3 +239,18 @@ def test_a_convolution_has_the_layout_that_it_has_on_a_cpu(dims, image, weight, 
             [out[0].stride(), out[1].stride(), [op.outputs[0].strides for op in recording.session.signatures]]
         )
     assert strides[0] == strides[1]
+
+
+def test_ops_that_torch_has_no_rule_for_on_meta():
+    """Shapes as the ops' own documents have them; the plain calls raise, or ask for a fake tensor."""
+    made = lambda *shape, dtype=torch.float32: torch.empty(*shape, dtype=dtype, device="meta")  # noqa: E731
+    bf16, fp8 = torch.bfloat16, torch.float8_e4m3fn
+    left, right, one, out = made(64, 128, dtype=fp8), made(256, 128, dtype=fp8).t(), made(()), made(64, 256, dtype=bf16)
+    packed, scales = made(64, 8, 32, 4, dtype=torch.int32), made(4, 512, 2, dtype=bf16)
+    x = made(5, 90)
+    with rl.record() as recording:
+        assert torch._scaled_mm(left, right, one, one, out_dtype=bf16, out=out) is out
+        assert torch._weight_int4pack_mm(made(4, 256, dtype=bf16), packed, 64, scales).shape == (4, 512)
+        assert torch.cov(x).shape == torch.corrcoef(x).shape == (5, 5)
+    flops = [op.matrix_flops for op in rl.analyze(recording.session, "H100-SXM5-80GB").operations if op.matrix_flops]
+    assert sorted(flops) == sorted([2 * 64 * 128 * 256, 2 * 4 * 256 * 512, 2 * 5 * 5 * 90])

@@ -78,3 +78,17 @@ def test_no_index_reads_less_than_the_least(rows, picks, data):
     distinct = len(set(index.tolist())) * 16 + index.nbytes
     assert operation.cost.least_read <= distinct <= max(distinct, operation.cost.bytes_read)
     assert operation.cost.bytes_read <= picks * 16 + index.nbytes
+
+
+def test_a_gradient_of_one_repeated_number_is_said_to_be():
+    """The gradient of a sum: little of the two products with it has to be computed."""
+    weight, x = (torch.ones(64, 64, requires_grad=True) for _ in range(2))
+
+    def said(loss):
+        with rl.record() as recording:
+            loss(x @ weight).backward()
+        return [note for note in rl.analyze(recording.session, H100).report().notes if "one number repeated" in note]
+
+    (note,) = said(torch.sum)
+    assert note.startswith("2 products take a tensor")
+    assert said(lambda y: y.square().sum()) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from rooflight.costs.cost import Float32Kind
+from rooflight.costs.cost import Float32Kind, OpCost
 from rooflight.costs.registry import traits_of
 from rooflight.hardware.devices import find_by_torch_name
 from rooflight.hardware.devices.spec import DeviceSpec
@@ -18,7 +18,7 @@ from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.session import Session
 from rooflight.records.signature import COMPUTED_IN, FROM_HOST, ON_HOST, TO_HOST, OpSignature
 from rooflight.roofline.costed import CostedSession
-from rooflight.roofline.groups import plain_name, seconds_by
+from rooflight.roofline.groups import Operation, plain_name, seconds_by
 from rooflight.roofline.host import Work
 from rooflight.roofline.memory.texts import growth_text, memory_shortage, missed_text
 
@@ -43,6 +43,12 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     if assumed := coverage.upper_calls:
         named = count_of(assumed, "call depends on its data; its", "calls depend on their data; their")
         yield f"{named} cost is an upper estimate (--json lists {'it' if assumed == 1 else 'them'})."
+    if repeated := sum(op.calls for op in analysis.operations if _takes_one_number(op)):
+        yield (
+            f"{count_of(repeated, 'product takes', 'products take')} a tensor that is one number repeated, as the "
+            "gradient is that .sum().backward() makes: little of them has to be computed, and bounds are of that. The "
+            "gradient of .square().mean() has numbers of its own."
+        )
     yield from _host_side_note(analysis)
     if not device.memory:
         yield f"No roof is known: {'; '.join(device.notes) or device.name}."
@@ -76,6 +82,11 @@ def analysis_notes(analysis: CostedSession) -> Iterable[str]:
     yield from what_if_notes(analysis)
     yield from _predicted_notes(analysis)
     yield from _measured_notes(analysis)
+
+
+def _takes_one_number(op: Operation) -> bool:
+    spared = isinstance(op.cost, OpCost) and op.cost.avoidable_flops > 0
+    return spared and any(tensor.distinct == 1 < tensor.numel for tensor in op.signature.inputs)
 
 
 _ALLOCATE_INSIDE: Final = re.compile(r"(_cudnn_|mkldnn_|miopen_)?(lstm|gru|rnn)|slow_conv|convolution.*_backward")

@@ -78,6 +78,10 @@ def _handed(mode: VirtualMode, op: Any, *args: Any, **kwargs: Any) -> Any:
             return None
         if op._schema.name.endswith("_backward") and len(op._schema.returns) == 1:
             return torch.empty_like(args[1])  # the gradient of what follows it
+        if (out := kwargs.get("out")) is not None and "default" in op.overloadpacket.overloads():
+            with mode.fake:  # the rule for a result of its own
+                made = op.overloadpacket.default(*args, **{name: kwargs[name] for name in kwargs if name != "out"})
+            return out if made.shape == out.shape else out.resize_(made.shape)
         raise NotImplementedError(f"a virtual GPU cannot run {op}: torch has no rule for its results' shapes") from None
     token = _running.set((*_running.get(), op))
     try:

@@ -45,6 +45,8 @@ def remembering(func: Any, run: Run) -> Run:
     A call always runs if its tensors are not plain ones on meta, and while other dispatch modes are active.
     """
     packet = getattr(func, "overloadpacket", None)
+    if func in _WITHOUT_RULE:
+        run = partial(_WITHOUT_RULE[func], run)
     if packet in (_aten.clone, _aten.add_):
         run = partial(_with_sparse, run)
     if packet is _aten.convolution:
@@ -65,6 +67,30 @@ def remembering(func: Any, run: Run) -> Run:
         return run(*args, **kwargs) if _shares_first(args) else args[0]
 
     return _remembering(run, _learn_written, written_again)
+
+
+def _equal(run: Run, x: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors without values are one: torch asks so whether something is odd (``torch.cov``)."""
+    return bool(x is other if x.is_meta else run(x, other))
+
+
+def _into_out(run: Run, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    made: torch.Tensor = _aten._scaled_mm(*args, **kwargs) if out.is_meta else run(*args, out=out, **kwargs)
+    return out if made.shape == out.shape else out.resize_(made.shape)
+
+
+def _int4(run: Run, x: torch.Tensor, packed: torch.Tensor, *args: Any) -> torch.Tensor:
+    """x [m, k] times a weight [n, k], packed as [n / 8, ...]; torch's own rule for meta asks for a fake tensor."""
+    out: torch.Tensor = x.new_empty(x.shape[0], 8 * packed.shape[0]) if x.is_meta else run(x, packed, *args)
+    return out
+
+
+_WITHOUT_RULE: Final[dict[Any, Callable[..., Any]]] = {
+    _aten.equal.default: _equal,
+    _aten._scaled_mm.out: _into_out,
+    _aten._weight_int4pack_mm.default: _int4,
+}
+"""Ops that torch does not run on meta."""
 
 
 def _with_sparse(run: Run, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
