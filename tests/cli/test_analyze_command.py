@@ -298,6 +298,6 @@ def test_several_devices_are_ranked_and_priced(run):
         )
         assert row["samples_per_s"] is None
     code, out, err = run(*words.split())
-    assert "Fastest of those that it fits" in out
+    assert "Fastest where it fits" in out
     assert "$ per" in out
     assert "--price: no effect on one device" in run("analyze", "gpt2", "--device", "L4", "--price", "L4=1")[2]

@@ -160,9 +160,9 @@ def test_an_unknown_name_says_what_to_do_and_what_is_close():
     with pytest.raises(ValueError, match=r'unknown device "NVIDIA H300" \(close: .*h100.*\)') as error:
         devices.get("NVIDIA H300")
     assert str(error.value).endswith(
-        "): rooflight devices lists those that are known; add a TOML or pass --device NAME"
+        "): rooflight devices lists those that are known; the path of a TOML describes another"
     )
-    with pytest.raises(ValueError, match='unknown device "abacus": rooflight devices lists those that are known; add'):
+    with pytest.raises(ValueError, match='unknown device "abacus": rooflight devices lists those that are known'):
         devices.get("abacus")
     with pytest.raises(ValueError, match=r"\(close: v100-dgxs-16gb, v100-dgxs-32gb, v100-pcie-16gb, v100-pcie-32gb"):
         devices.get("Tesla V100-FHHL-16GB")  # not H100s, whose name is as close

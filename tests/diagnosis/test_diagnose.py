@@ -404,7 +404,7 @@ def test_the_first_screen_names_the_line_of_a_users_own_module(tmp_path) -> None
     assert report.brief.table("findings").rows[0][1].rpartition(", ")[2].partition(" from ")[0] in lines
     (next_steps,) = report.brief.notes
     assert next_steps.startswith(
-        "rooflight diagnose a.session has the evidence, rooflight analyze (the same) all tables"
+        "rooflight diagnose a.session shows the evidence, rooflight analyze with the same words all tables"
     )
 
 

@@ -240,3 +240,12 @@ def test_a_host_that_is_late_now_and_then_holds_the_device_up_though_both_take_a
     found = next(each for each in on_a_gpu(step).findings if each.id == "cuda-graphs")
     # the products begin when the rows are done, of which each takes 9 µs of the host and 1 to 3 of the device
     assert 300 * 6e-6 < found.seconds_lost < 300 * 8e-6
+
+
+def test_attention_in_16_bits_keeps_float32_sums_and_is_not_told_to_take_16_bits() -> None:
+    query = torch.empty(64, 16, 1024, 64, device="meta", dtype=torch.float16, requires_grad=True)
+
+    def attend() -> None:
+        torch.nn.functional.scaled_dot_product_attention(query, query, query).square().sum().backward()
+
+    assert "lower-precision" not in ids(on_a_gpu(attend))

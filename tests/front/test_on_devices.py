@@ -49,7 +49,7 @@ def test_devices_are_in_the_order_of_time_or_of_price_and_those_that_do_not_fit_
     slow, fast = replace(ROW, device="slow", step_s=2.0), replace(ROW, device="fast", step_s=1.0)
     small = replace(ROW, device="small", step_s=0.1, fits=False)
     assert [each.device for each in ranked([small, slow, fast])] == ["fast", "slow", "small"]
-    assert ranking([small, slow, fast]) == "Fastest of those that it fits: fast, 1.00 s."
+    assert ranking([small, slow, fast]) == "Fastest where it fits: fast, 1.00 s."
     priced = [
         replace(each, price_per_hour=1.0, dollars_per_million_tokens=price)
         for each, price in ((slow, 1.0), (fast, 3.0), (small, 0.5))

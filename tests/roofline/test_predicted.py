@@ -239,7 +239,7 @@ def test_the_report_says_how_long_how_sure_and_why():
     # down: sqrt(1^2 + (1 + 0.5)^2) = 1.80, up: sqrt(2^2 + (1 + 1)^2) = 2.83
     assert "predicted device time 10.0 ms (90 %: 8.20 ms to 12.8 ms), the ops one after the other, as if rep" in text
     assert "predicted wall time 10.0 ms" in text
-    assert "a host that takes 9.00 µs per launch (typical" in text
+    assert ": 9.00 µs each (typical" in text
     assert "such ops (60.0%), other ops, sizes or devices (30.0%), no measurement (10.0%) of the time" in text
     assert "10.0% of the predicted time is of ops without a model (bmm)" in text
     assert (

@@ -21,6 +21,11 @@ _STARTERS: Final = {
     "deepspeed": "-m torch.distributed.run --nproc-per-node N",
 }  # fmt: skip
 """Programs that start a script, and how it is run instead."""
+_LAUNCHERS: Final = (
+    *("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch"),
+    "accelerate.commands.accelerate_cli",
+)
+"""Those that start a process for each rank, as programs and as modules."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +99,13 @@ def run(
     if outputs.to_stdout:
         raise ValueError("standard output is the script's: give --json, --markdown, --csv, --html a file")
     only, named = step.chosen()
+    if elsewhere.on is not None and target in _LAUNCHERS:
+        named_script = next((at for at, word in enumerate(arguments) if word.endswith(".py")), None)
+        itself = " ".join(arguments[named_script:]) if named_script is not None else "SCRIPT"
+        raise ValueError(
+            f"{target}: with --on no launcher starts ranks, --gpus says how many the script sees: say rooflight run "
+            f"--on {elsewhere.on} --gpus N {itself}"
+        )
     if not module and Path(target).is_dir():
         raise ValueError(f"{target} is a folder: name the script in it, or a module with -m")
     if not module and not Path(target).is_file():

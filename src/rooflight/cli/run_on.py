@@ -63,10 +63,11 @@ class ElsewhereOptions(PriceOptions):
 
     def refuse_without_on(self) -> None:
         """Raise ValueError for an option that has no effect here."""
+        ranks = ": ranks that are here are started by torchrun"
         given = ("gpus", self.gpus != 1), ("nodes", self.nodes != 1), ("rank", self.rank), ("price", self.price)
         for name, value in given:
             if value:
-                raise ValueError(f"--{name}: no effect without --on: start ranks that are here with torchrun")
+                raise ValueError(f"--{name}: no effect without --on DEVICE{'' if name == 'price' else ranks}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,7 +224,7 @@ def _assumed(assumed: Sequence[Assumed]) -> Iterator[Table]:
     if assumed:
         yield table(
             "assumed",
-            "Taken for what only the device has (what hangs on an answer is of that branch)",
+            "Answers assumed for what only the device knows (the script went the way that they say)",
             assumed[:_FEW],
             ("what", "", lambda each: each.what),
             ("answer", "", lambda each: each.answer),

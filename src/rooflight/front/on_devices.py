@@ -180,9 +180,9 @@ def ranking(rows: Sequence[OnDevice]) -> str:
     if len(fit) < 2:
         return ""
     fastest = min(fit, key=lambda name: fit[name])
-    text = f"Fastest of those that it fits: {fastest}, {Quantity(fit[fastest], 's')}"
+    text = f"Fastest where it fits: {fastest}, {Quantity(fit[fastest], 's')}"
     priced = [row for row in rows if row.device in fit and row.dollars_per_million is not None]
-    if priced:
+    if len(priced) > 1:
         cheapest = min(priced, key=lambda row: row.dollars_per_million or inf)
         unit = "tokens" if cheapest.dollars_per_million_tokens is not None else "samples"
         text += f"; cheapest: {cheapest.device}, ${cheapest.dollars_per_million:.3g} for a million {unit}"

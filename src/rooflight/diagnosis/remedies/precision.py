@@ -125,7 +125,9 @@ def lower(facts: Facts) -> Iterable[Draft]:
     if of.on_cpu or of.source == "bound":
         return
     signatures, costs, float32 = of.session.signatures, of.analysis.costs, of.analysis.float32
-    full = of.where_op(any(tensor.dtype == "float32" for tensor in op.inputs) for op in signatures)
+    dtypes = [{tensor.dtype for tensor in op.inputs} for op in signatures]
+    # a sum of exponentials is float32 beside an attention's 16 bits, too
+    full = of.where_op("float32" in each and each.isdisjoint(_HALF) for each in dtypes)
     full &= of.works & ~of.collectives & ~of.crosses & (of.direction != Direction.OPTIMIZER)
     full &= of.bound_s > FAR * of.seconds  # what is far from its bound is slow for another reason
     plain = of.where_op(float32.precision_of(op) == "float32" for op in signatures)

@@ -132,7 +132,9 @@ def growth_text(memory: MemoryFigures, device: str = "") -> str:
         return ""
     first = memory.growth[0].owner
     full = f": {device} is full after about {left:,}" if left is not None and device else ""
-    kept = f"; kept by `{first.holder}`, {first.where.at}" if first.holder else f"; made at {first.where.at}"
+    where = first.where.at
+    kept = f"; kept by `{first.holder}`" if first.holder else "; made" if where else ""
+    kept += where and (f", {where}" if first.holder else f" at {where}")
     return f"Memory grows by {Quantity(grown, 'B')} an iteration{full}{kept}."
 
 

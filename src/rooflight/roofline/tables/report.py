@@ -175,7 +175,7 @@ def _host_text(wall: PredictedWall) -> str:
     if wall.host.replayed:
         return f"one launch of a graph in {Quantity(wall.host_s, 's')}"
     launch = Quantity(wall.host.launch_s, "s")
-    return f"a host that takes {launch} per launch ({wall.host.source}), {Quantity(wall.host_s, 's')} in all"
+    return f"launching takes the host {Quantity(wall.host_s, 's')}: {launch} each ({wall.host.source})"
 
 
 def with_interval(predicted: Predicted | PredictedWall) -> str:

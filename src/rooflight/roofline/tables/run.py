@@ -115,17 +115,19 @@ def _of_iterations(data: object) -> str:
         return ""
     wall_s, rows = data.account.wall_s, data.account.rows
     light_s = sum(row.seconds for row in rows if row.cause is Cause.LIGHT)
-    longest = next((row for row in rows if row.cause is not Cause.LIGHT and row.source == "measured"), None)
-    if longest is None:
+    shares = dict[Cause, float]()  # of a cause, whatever its regime
+    for row in rows:
+        if row.cause is not Cause.LIGHT and row.source == "measured":
+            shares[row.cause] = shares.get(row.cause, 0.0) + row.share
+    if not shares:
         return ""
+    longest = max(shares, key=lambda cause: shares[cause])
     times = wall_s / light_s if light_s else 0.0
     factor = f"{times:.1f}" if times < _MANY_TIMES else f"{times:,.0f}"
     needs = f", {factor} times the {Quantity(light_s, 's')} that its work needs" if light_s else ""
     of = "the rest" if light_s else "it"
-    text = (
-        f"An iteration takes {Quantity(wall_s, 's')}{needs}. Most of {of}: {WORDS[longest.cause].partition(':')[0]}, "
-    )
-    text += f"{percent(longest.share)}."
+    text = f"An iteration takes {Quantity(wall_s, 's')}{needs}. Most of {of}: {WORDS[longest].partition(':')[0]}, "
+    text += f"{percent(shares[longest])}."
     unknown = f" No bounds here: {'; '.join(data.device.notes)}." if not light_s and data.device.notes else ""
     return of_script(data.run, text + unknown, brief=True)
 
@@ -142,8 +144,9 @@ def in_brief(report: Report, path: str, options: str = "") -> Report:
     tables = [*ranks, *([first_findings(*found)] if any(found) else [])]
     tables += [_longest(layers)] if layers is not None and not any(found) else []
     more = f" and {count_of(len(report.notes), 'note')}" if report.notes else ""
-    evidence = f"rooflight diagnose {path}{options} has the evidence, " if any(found) and not ranks else ""
-    notes = [f"{evidence}rooflight analyze {'(the same)' if evidence else path} all tables{more}"]
+    evidence = f"rooflight diagnose {path}{options} shows the evidence, " if any(found) and not ranks else ""
+    same = "with the same words" if evidence else f"{path}{options} shows"
+    notes = [f"{evidence}rooflight analyze {same} all tables{more}"]
     grows = growth_text(data.memory) if isinstance(data, AnalysisDocument) else ""
     brief = replace(
         report,
