@@ -65,7 +65,7 @@ def line_of(function: Callable[..., Any], text: str) -> str:
     ("optimizer", "change", "remedy"),
     [
         (lambda given: torch.optim.Adam(given, lr=0.1), rate, "lr=torch.tensor(0.001)"),
-        (lambda given: torch.optim.AdamW(given, lr=torch.tensor(0.1)), betas, "torch.tensor(0.9) with capturable=True"),
+        (lambda given: torch.optim.AdamW(given, lr=torch.tensor(0.1)), betas, "with fused=True"),
     ],
 )
 def test_a_setting_of_the_optimizer_comes_before_breaks_that_cost_nothing(optimizer, change, remedy) -> None:
@@ -81,8 +81,8 @@ def test_a_setting_of_the_optimizer_comes_before_breaks_that_cost_nothing(optimi
 def test_with_the_remedy_no_recompile_is_left_and_nothing_is_to_be_mended() -> None:
     found = explained_step(trained(lambda given: torch.optim.Adam(given, lr=torch.tensor(0.1)), filled))
     assert [each for each in found.recompiles if "lr" in each.guards[0].source] == []
-    assert [each.rewrite for each in found.graph_breaks if each.own] == [
-        "nothing: torch ends a graph there in code of its own"
+    assert [(each.reason, each.rewrite) for each in found.graph_breaks] == [
+        ("Call to `torch._dynamo.graph_break()`, in torch itself", "")
     ]
     assert "Mend first" not in conclusion(found)
 
@@ -139,7 +139,7 @@ def stops(x):
         (number, [(X * size,) for size in range(1, 6)], ".item()", "keep the value a tensor"),
         (asserts, [(X,)] * 2, "assert not", "torch._assert_async"),
         (loops, [(X,)] * 2, "while", "torch.while_loop"),
-        (tries, [(X,)] * 2, "print(", "take it out of a try"),
+        (tries, [(X,)] * 2, "print(", "out of a try or with block"),
         (stops, [(X,)] * 2, "breakpoint()", "remove the breakpoint"),
     ],
 )

@@ -164,9 +164,7 @@ def unread(facts: Facts) -> Iterable[Draft]:
 
 
 def _trained_elsewhere(of: Evidence, calls: Int64) -> bool:
-    """Whether an optimizer of the step trains all modules that such calls of the backward pass are of: a loss reaches
-    what another one trains, as a discriminator's the generator.
-    """
+    """Whether an optimizer trains all modules of such calls, as it does a generator that another loss reaches."""
     module = of.session.columns.module[of.records]
     forward = np.flatnonzero(np.isin(module, module[calls]) & (of.direction == Direction.FORWARD))
     trained = set(of.writes.of(np.flatnonzero(of.direction == Direction.OPTIMIZER)).tolist())

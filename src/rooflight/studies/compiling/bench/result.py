@@ -172,10 +172,9 @@ class Compiled(Shown):
         return Report(title=f"torch.compile: {self.target}", data=document(self), tables=(summary([self]),))
 
     def __repr__(self) -> str:
-        table = summary([self])
-        rows = [[column.name for column in table.columns], *([str(cell) for cell in row] for row in table.rows)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        return "\n".join("  ".join(map(str.ljust, row, widths)) for row in rows)
+        whole = summary([self])
+        rows = [[column.name for column in whole.columns], *whole.rows]
+        return "\n".join("  ".join(f"{cell!s:<17}" for cell in row) for row in rows)
 
     __str__ = __repr__
 

@@ -38,8 +38,6 @@ _EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
 _BUILTIN: Final = re.compile(r"builtin operator (`\w+`)")
 
 _OTHERWISE: Final = "move the line before or after the compiled function, or wrap it as torch.library.custom_op"
-_OUT_OF_BLOCK: Final = "; take it out of a try or with block, in which a break makes the whole function run eagerly"
-_OWN: Final = "nothing: torch ends a graph there in code of its own"
 _ID: Final = re.compile(r"^\[([^\]]*)\] ")
 _EVENTS: Final[dict[Literal["recorded again", "recorded", "skipped", "warning"], re.Pattern[str]]] = {
     "recorded again": re.compile(r"Re-recording function=.*?reason=(.*)$", re.DOTALL),
@@ -59,8 +57,8 @@ def _advice(kind: str, text: str) -> str:
 
 
 def graph_breaks(texts: Iterable[str], cuts: Iterable[bool] = ()) -> tuple[GraphBreak, ...]:
-    """The breaks that texts of ``dynamo_graph_break_reason`` tell of, each line and reason once, in order. ``cuts``:
-    whether each cuts a graph in two; unknown ones do.
+    """The breaks that texts of ``dynamo_graph_break_reason`` tell of, each line and reason once, in order; whether each
+    ``cuts`` a graph in two.
     """
     found: dict[tuple[str, str, int], GraphBreak] = {}
     for text, two in zip(texts, chain(cuts, repeat(True)), strict=False):
@@ -93,6 +91,7 @@ def graph_break(text: str) -> GraphBreak:
     stack = list(frames(rest.partition("Traceback (most recent call last)")[0]))
     place = _break_place(rows, stack)
     own = bool(stack) and "graph_break()" in reason and of_library(stack[-1].file)
+    reason += ", in torch itself" * own
     whole = any(text in head for text in _WHOLE)
     statement = "" if place is None else f" in {place.code.partition(' ')[0]} statement"
     package = None if place is None else _PACKAGE.search(place.file)
@@ -103,11 +102,10 @@ def graph_break(text: str) -> GraphBreak:
         explanation=explanation,
         hints=hints,
         place=place,
-        rewrite=_OWN if own else library + helps + _OUT_OF_BLOCK * whole,
+        rewrite="" if own else library + helps + "; and out of a try or with block" * whole,
         times=1,
         whole_function=whole,
         more="" if more is None else more[0],
-        own=own,
     )
 
 

@@ -125,7 +125,7 @@ class GraphBreak(Fields, frozen=True, kw_only=True):
     """Why Dynamo ended a graph: torch's reason, explanation and hints, the line of the user's code, and a rewrite.
 
     ``times``: in how many compilations it occurred. ``whole_function``: the function, or the rest of it, runs eagerly.
-    ``cuts``: ops before and after it are in two graphs, or eager. ``own``: torch ends its own code there.
+    ``cuts``: ops before and after it are in two graphs, or eager. ``rewrite``: empty in torch's own code.
     """
 
     reason: str
@@ -137,7 +137,6 @@ class GraphBreak(Fields, frozen=True, kw_only=True):
     whole_function: bool
     more: str = ""
     cuts: bool = True
-    own: bool = False
 
 
 class FailedGuard(Fields, frozen=True, kw_only=True):

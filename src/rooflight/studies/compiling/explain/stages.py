@@ -131,10 +131,14 @@ def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) 
             by_id[entry.id].append(entry)
     frames = {id_: _Frame(id_, entries) for id_, entries in by_id.items()}
     broken = heard.of("dynamo_graph_break_reason")
+    graphs = {id_: frame.graph() for id_, frame in frames.items() if frame.started}
+    works = [frames[id_] for id_, graph in graphs.items() if graph.state == "captured"]
+    goes_on = {(frame.file, frame.function) for frame in works if frame.resumed is not None}
+    cut = {frame.id for frame in works if (frame.file, frame.function) in goes_on}
     fallbacks = (line.removeprefix(_FALLBACK) for line in heard.logged["perf_hints"] if line.startswith(_FALLBACK))
     return {
-        "graphs": tuple(frame.graph() for frame in frames.values() if frame.started),
-        "graph_breaks": graph_breaks((entry.text for entry in broken), (_cuts(frames, entry.id) for entry in broken)),
+        "graphs": tuple(graphs.values()),
+        "graph_breaks": graph_breaks((entry.text for entry in broken), (entry.id in cut for entry in broken)),
         "recompiles": tuple(_recompiles(frames, dynamic, heard.call)),
         "autograd": tuple(_autograd(frames, heard)),
         "kernels": kernels(heard, code=code),
@@ -185,11 +189,6 @@ class _Frame:
                 return SourceLine(file=file, line=line, function=function_name(name))
         return None
 
-    @property
-    def works(self) -> bool:
-        """Whether its graph has ops."""
-        return bool(printed(self._text("dynamo_output_graph")).lines)
-
     def graph(self) -> Graph:
         """What Dynamo made of the frame."""
         text, failed = self._text("dynamo_output_graph"), self.metrics.get("fail_reason")
@@ -232,16 +231,6 @@ def _stages_s(metrics: Mapping[str, Any]) -> dict[str, float]:
         INDUCTOR: max(0.0, inductor - build),
         BUILD: build,
     }
-
-
-def _cuts(frames: Mapping[str, _Frame], id_: str) -> bool:
-    """Whether a frame that ends at a break, and the rest of its function, both have ops."""
-    frame = frames.get(id_)
-    if frame is None:
-        return True
-    where = (frame.file, frame.function)
-    rest = (each for each in frames.values() if each.resumed is not None and (each.file, each.function) == where)
-    return frame.works and any(each.works for each in rest if each is not frame)
 
 
 def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None, last: int) -> Iterator[Recompile]:

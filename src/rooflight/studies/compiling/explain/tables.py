@@ -170,7 +170,7 @@ def _by_time_lost(found: ExplainDocument) -> list[tuple[str, str]]:
     breaks that cut none; of the same kind by the time that compiling took.
     """
     took_s = {graph.id: sum(graph.stages_s.values()) for graph in found.graphs}
-    breaks = [(place_of(each.place), each.rewrite, each.cuts) for each in found.graph_breaks if not each.own]
+    breaks = [(place_of(each.place), each.rewrite, each.cuts) for each in found.graph_breaks if each.rewrite]
     causes = {(place, rewrite): (2 if cuts else 0, 0.0) for place, rewrite, cuts in breaks}
     at_break = {place: rewrite for place, rewrite, _ in reversed(breaks)}
     for again in found.recompiles:

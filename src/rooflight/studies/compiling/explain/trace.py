@@ -152,9 +152,7 @@ _LOGS: Final[tuple[Artifact, ...]] = ("cudagraphs", "perf_hints")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An entry of torch's trace: ``name`` of its kind, the compilation (``0/1``) and attempt, the fields, the text, and
-    the number of the call.
-    """
+    """An entry of torch's trace: ``name`` of its kind, the compilation (``0/1``) and attempt, fields, text and call."""
 
     name: str
     id: str
@@ -176,7 +174,7 @@ class Lowered:
 @dataclass(slots=True)
 class Heard:
     """All that torch logged, in order. ``joint``: by compilation, the nodes before Inductor's passes. ``call``: the
-    number of the call that runs.
+    call that runs, from 1.
     """
 
     entries: list[Entry | Lowered] = field(default_factory=list)
