@@ -49,4 +49,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if "RANK" not in os.environ:
+        import sys
+
+        print("run it with torchrun --nproc-per-node 8 examples/ddp_vit.py", file=sys.stderr)
+        raise SystemExit(2)
     main()

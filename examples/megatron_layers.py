@@ -11,9 +11,15 @@ Transformer Engine, or with fused accumulation of gradients, what bypasses the d
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 
 import torch
 import torch.distributed as dist
+
+if __name__ == "__main__" and "RANK" not in os.environ:
+    print("run it with torchrun --nproc-per-node 2 examples/megatron_layers.py", file=sys.stderr)
+    raise SystemExit(2)
 from megatron.core import parallel_state
 from megatron.core.model_parallel_config import ModelParallelConfig
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear

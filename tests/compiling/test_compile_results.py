@@ -31,6 +31,20 @@ def test_times_by_hand() -> None:
     assert (found.break_even.low, found.break_even.high) == (2 + 7, None)
 
 
+def test_a_result_prints_as_the_table_of_costs_and_gains(capsys) -> None:
+    # 8 s of eager warm-up, 11 s of compiled
+    found = result([4.0] * 6, [10, 1, 1, 1, 1, 1])
+    head, row = repr(found).splitlines()
+    assert head.split("  ")[0] == "target"
+    assert row.split() == ["it", "default", "1.38", "x", "eager", "4", "x", "1.6", "x", "3", "over", "3", "iterations"]
+    found.show()
+    shown = capsys.readouterr().out
+    assert "What compiling costs and brings" in shown
+    assert "1.38 x eager" in shown
+    assert str(found) == repr(found)
+    assert [table.id for table in report_of([found]).tables][:2] == ["results", "summary"]
+
+
 @pytest.mark.parametrize(
     ("eager", "compiled", "even", "verdict"),
     [
@@ -180,4 +194,3 @@ def test_the_summary_says_what_compiling_is_best_for() -> None:
         "nothing: its result is wrong",
         "not known: the machine was busy",
     ]
-    assert not [table for table in report_of([pays]).tables if table.id == "summary"]

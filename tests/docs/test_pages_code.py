@@ -293,13 +293,15 @@ def programs(monkeypatch):
 
 
 @pytest.mark.parametrize("block", ["002.1", "002.6"])
-def test_commands_of_the_benchmark(block, shell, programs, tmp_path, ok, calibrated):
+def test_commands_of_the_benchmark(block, shell, programs, tmp_path, ok, calibrated, capsys):
     (tmp_path / "benchmarks").mkdir()
     commands = shell(block, tmp_path)
     assert [command.program for command in commands] == ["rooflight"] + ["rooflight", "python"] * (block == "002.6")
     for command in commands:
         if command.program == "python":
+            capsys.readouterr()
             exec(command.words[1], {})
+            assert "Simple Matmul" in capsys.readouterr().out.partition("What compiling costs and brings")[2]
         else:
             ok(*command.words, "--no-bounds")
     iterations = [(each.target, each.iterations) for each in programs if each.compile_mode is None]

@@ -82,3 +82,29 @@ def test_compiling_is_tried_on_the_models_and_not_on_what_the_program_does_besid
     assert model[0]._compiled_call_impl is None
     plain = lambda: torch.ones(1)  # noqa: E731
     assert changed("compile", plain, modules_alive()) is not plain
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_compiled_without_a_model_leaves_the_optimizer_out_as_the_prediction_does(monkeypatch) -> None:
+    known = modules_alive()
+    weight = torch.ones(4, 4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    traced: list[str] = []
+
+    def step() -> torch.Tensor:
+        loss = (weight.sin() * weight).sum()
+        loss.backward()
+        optimizer.step()
+        return weight.detach()
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> torch.fx.GraphModule:
+        traced.extend(node.name for node in graph.graph.nodes if node.op.startswith("call"))
+        return graph
+
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda run: compile_(run, backend=backend))
+    before = weight.detach().clone()
+    changed("compile", step, known)()
+    assert "sin" in traced
+    assert [name for name in traced if "add" in name] == []  # what an update would be
+    assert not torch.equal(weight.detach(), before)

@@ -282,6 +282,23 @@ def test_times_that_beat_a_calibration_are_blamed_on_it(
         assert "1 of 64 times on A100-SXM4-80GB" in notes
 
 
+def test_an_operator_is_spoken_of_once_whatever_its_files_and_directions(tmp_path: Path) -> None:
+    tables = [
+        read(write_table(tmp_path / part, "gelu_rows", VECTORS))[0]
+        for part in ("first", "second")
+        if not (tmp_path / part).mkdir()
+    ]
+    about = {"device": tables[0].device.name, "rule": Rule.UNUSABLE_COLUMN, "row": None, "line": None, "factor": 2.0}
+    findings = [
+        Finding(**about, kernel=table.kernel, source=table.source, direction=way, evidence="too fast")
+        for table in tables
+        for way in ("fwd", "bwd")
+    ]
+    notes = report_of(Fit(models=(), few={}), tables, findings, tmp_path).notes
+    whole = [note for note in notes if note.startswith("Left out whole: ")]
+    assert whole == [f"Left out whole: {tables[0].label} fwd, bwd on {tables[0].device.name}: too fast."]
+
+
 A100 = get("A100-PCIe-40GB")
 US = 1e-6
 

@@ -114,6 +114,7 @@ def test_tables_and_data_have_the_same_rows():
     assert table.values("measured") == tuple(row.measured_s for row in data)
     assert sum(row.share or 0.0 for row in data) == pytest.approx(1)
     assert table.left_out == 2
+    assert table.values("intensity") == tuple(row.group and row.group.arithmetic_intensity for row in data)
     modules = modules_table(time_by_place(STEP, "module"), {"up": "Linear"}, title="Modules", top=9)
     assert modules.rows[0] == ("up", "Linear", pytest.approx(MM_S), None, None, "compute")
 

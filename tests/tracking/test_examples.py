@@ -138,3 +138,11 @@ def test_a_loop_that_does_not_ask_for_tracking_is_left_alone(monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["torchtitan_loop.py", "--steps", "1", "--width", "32", "--batch", "1"])
     example.main()
     assert "Speed of light" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("name", "ranks"), [("ddp_vit.py", 8), ("megatron_layers.py", 2)])
+def test_an_example_of_several_ranks_says_in_a_line_how_it_is_run(name: str, ranks: int) -> None:
+    alone = {key: value for key, value in os.environ.items() if key != "RANK"}
+    done = subprocess.run([sys.executable, EXAMPLES / name], env=alone, capture_output=True, text=True, check=False)
+    said = f"run it with torchrun --nproc-per-node {ranks} examples/{name}\n"
+    assert (done.returncode, done.stderr) == (2, said)

@@ -46,6 +46,15 @@ def test_functions_of_a_program_without_modules():
     assert {"softmax", "sum"} <= set(found)
 
 
+def test_the_summary_has_arithmetic_intensities():
+    a, b = torch.ones(4, 6), torch.ones(6, 5)
+    patcher = patched(lambda: torch.mm(a, b))
+    # 2 * 4 * 6 * 5 = 240 FLOP; 4 * (24 + 30 + 20) = 296 B
+    (row,) = patcher.report().table("by_function").values("intensity")
+    assert row == pytest.approx(240 / 296)
+    assert "0.81 FLOP/B" in patcher.get_summary()
+
+
 def test_a_backward_pass_belongs_to_the_functions_of_its_forward_pass():
     weight = torch.ones(5, 6, requires_grad=True)
 

@@ -178,10 +178,11 @@ def places_table(times: TimeByPlace, *, title: str, top: int) -> Table:
         ("calls", "", lambda place: place.calls),
         ("matrix", "FLOP", lambda place: place.matrix_flops),
         ("bytes", "B", lambda place: place.bytes_moved),
+        ("intensity", "FLOP/B", lambda place: None if place.group is None else place.group.arithmetic_intensity),
         *_TIMES,
         ("share", "%", lambda place: place.share),
         top=top,
-        optional=("matrix", "bytes", "calls"),
+        optional=("matrix", "bytes", "calls", "intensity"),
         see=SEE,
     )
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from rooflight.diagnosis.draft import NO_CALLS, Draft, Facts, Remedy
+from rooflight.diagnosis.draft import BESIDE_CALLS, NO_CALLS, Draft, Facts, Remedy
 from rooflight.diagnosis.evidence import Evidence
 from rooflight.prediction.gain.gain import Gain, predicted_gain
 from rooflight.prediction.gain.kernels import CONVOLUTIONS, CompiledWork
 from rooflight.records.account import Cause, Place, Regime
 from rooflight.records.quantity import count_of, percent
-from rooflight.records.record import Direction
 from rooflight.records.timeline import IdleCause, Within
 from rooflight.roofline.analysis import Analysis
 
@@ -21,7 +22,6 @@ COMPILE: Final = Remedy(
     id="compile",
     title="many ops that few kernels could do",
     short="torch.compile(model)",
-    rest="or of the function",
     verify="rooflight compile-bench: steady-state gain, and what compiling costs",
     waste=False,
 )
@@ -36,10 +36,16 @@ GRAPHS: Final = Remedy(
 RECOMPILES: Final = Remedy(
     id="recompiles",
     title="functions are compiled again and again",
-    short="dynamic=True, or mark_dynamic",
-    rest="take what changes out of the compiled code, or torch._dynamo.mark_dynamic",
+    short="a tensor in the place of what changes",
+    rest="or take it out of the compiled code: rooflight explain names it",
     verify="TORCH_LOGS=recompiles is silent after the first steps",
 )
+_BY_REASON: Final = (
+    (r"\['lr'\]", "lr=torch.tensor(...) in the optimizer"),
+    (r"param_groups", "fused=True in the optimizer, not compiled"),
+    (r"size|shape|\bs\d+\b", "dynamic=True, or mark_dynamic"),
+)
+"""What helps, by what the guard that failed is on."""
 BREAKS: Final = Remedy(
     id="graph-breaks",
     title="graph breaks cut compiled code into pieces",
@@ -70,9 +76,17 @@ def compiling(facts: Facts) -> Iterable[Draft]:
     gain, (best, low, high) = _brought(facts, analysis)
     if not best or (not low and best < _DOUBTFUL * of.step_s):  # a few percent that may be none
         return
-    calls = np.flatnonzero(of.works & (of.direction != Direction.OPTIMIZER))
-    text = f"{count_of(len(calls), 'op')}, {count_of(len(gain.work.launches), 'kernel')} when compiled"
-    yield from facts.draft(COMPILE, calls, text, gain_s=best, low=min(0.7, low / best), high=max(1.2, high / best))
+    calls, launches = np.flatnonzero(of.works & ~gain.work.eager), len(gain.work.launches)
+    if len(calls) <= launches:
+        return
+    pieces, beside_s = analysis.account.of_calls(calls), analysis.account.outside(*BESIDE_CALLS)
+    lost_s = beside_s + sum(seconds for (cause, _), seconds in pieces.items() if cause is not Cause.LIGHT)
+    text = f"{count_of(len(calls), 'op')}, {count_of(launches, 'kernel')} when compiled"
+    named = any(each.path or each.class_name for each in of.session.modules)
+    remedy = COMPILE if named else replace(COMPILE, short="torch.compile(step)", rest="but for the optimizer's step")
+    for draft in facts.draft(remedy, calls, text, gain_s=min(best, lost_s), low=min(0.7, low / best),
+                             high=max(1.2, high / best)):  # fmt: skip
+        yield replace(draft, lost_s=max(lost_s, draft.gain_s))
 
 
 def _brought(facts: Facts, analysis: Analysis) -> tuple[Gain, tuple[float, ...]]:
@@ -103,6 +117,8 @@ def _fusing(facts: Facts) -> Iterable[Draft]:
     if not op_s:
         return
     calls = np.flatnonzero(of.works & ~of.products)
+    if len(calls) < 2:  # nothing to be fused with
+        return
     gain_s = of.gain((1 - program.fused_bound_s / op_s) * of.device_total_s, 0.6 * of.host_total_s)
     text = f"the ops move more than fused ones must: bound {percent(1 - program.fused_bound_s / op_s)} lower"
     yield from facts.draft(COMPILE, calls, text, gain_s=gain_s, low=0.3, high=1.4)
@@ -137,7 +153,10 @@ def compiled_again(facts: Facts) -> Iterable[Draft]:
     if again:
         worst = max(again, key=lambda each: each.times)
         text = f"{worst.where}, was compiled {worst.times:,} times, the last time for {worst.reason}"
-        yield from _compiled_well(facts, RECOMPILES, text, in_torch_s, runs_eagerly=bool(limited), place=worst.where)
+        helps = (short for pattern, short in _BY_REASON if re.search(pattern, worst.reason))
+        where = worst.where if worst.where is not None and worst.where.line else None
+        remedy = replace(RECOMPILES, short=next(helps, RECOMPILES.short))
+        yield from _compiled_well(facts, remedy, text, in_torch_s, runs_eagerly=bool(limited), place=where)
     broken = [each.reason for each in seen if not each.times and each.reason]
     if broken and not again:
         text = f"{count_of(len(broken), 'graph break')}: {broken[0][:100]}"

@@ -10,9 +10,10 @@ import numpy as np
 
 from rooflight.costs.registry import find, traits_of
 from rooflight.diagnosis.draft import Draft, Facts, Remedy
+from rooflight.diagnosis.evidence import Evidence
 from rooflight.records.account import Regime
 from rooflight.records.quantity import Quantity, count_of, percent
-from rooflight.records.record import Direction
+from rooflight.records.record import Direction, StorageKind
 from rooflight.records.session import Int64
 from rooflight.records.signature import OpSignature
 from rooflight.roofline.account.times import USUAL_OP_S
@@ -47,9 +48,13 @@ UNREAD: Final = Remedy(
 UNUSED: Final = Remedy(
     id="unused-gradients",
     title="gradients that no optimizer uses",
-    short="requires_grad_(False) for what is frozen",
-    rest="torch.no_grad() or detach() before it",
+    short="requires_grad_(False), or detach() if trained",
+    rest="no_grad() or detach() keeps a loss from what it does not train",
     verify="fewer ops in the backward pass",
+)
+_DETACHED: Final = "detach() what this loss does not train"
+_DETACHED_HOW: Final = (
+    "a discriminator's loss takes fake.detach(); a model that a loss only passes through: requires_grad_(False)"
 )
 ANOMALY: Final = Remedy(
     id="anomaly",
@@ -146,14 +151,25 @@ def unread(facts: Facts) -> Iterable[Draft]:
     of = facts.of
     yield from _read_in_part(facts)
     values = facts.values
-    for remedy, found, what in (
+    for each, found, what in (
         (UNREAD, values.unread, ""),
         (UNREAD, values.statistics, " whose results are kept, and that no op reads: take them every N steps"),
         (UNUSED, values.unused_gradients, ""),
     ):
-        calls = np.flatnonzero(found)
+        calls, remedy = np.flatnonzero(found), each
+        if remedy is UNUSED and _trained_elsewhere(of, calls):
+            remedy = replace(UNUSED, short=_DETACHED, rest=_DETACHED_HOW)
         took = f"{Quantity(facts.spared(calls), 's')}{of.places(calls)}"
         yield from facts.draft(remedy, calls, f"{count_of(len(calls), 'op')}{what}: {took}")
+
+
+def _trained_elsewhere(of: Evidence, calls: Int64) -> bool:
+    """Whether an optimizer trains all modules of such calls, as it does a generator that another loss reaches."""
+    module = of.session.columns.module[of.records]
+    forward = np.flatnonzero(np.isin(module, module[calls]) & (of.direction == Direction.FORWARD))
+    trained = set(of.writes.of(np.flatnonzero(of.direction == Direction.OPTIMIZER)).tolist())
+    read = {number for number in of.reads.of(forward).tolist() if of.kinds[number] == StorageKind.PARAMETER}
+    return bool(read) and read <= trained
 
 
 def _read_in_part(facts: Facts) -> Iterable[Draft]:

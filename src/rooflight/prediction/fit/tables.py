@@ -178,9 +178,9 @@ def _of_sessions(taught: Taught | None) -> Iterator[str]:
 
 def _skipped(tables: Sequence[MeasuredTable | MeasuredOps], fit: Fit) -> Iterator[str]:
     learned = {each.name for each in fit.functions}
-    for each in fit.functions:
-        named = f", not Rooflight's {each.name}" if each.name in registry.names() else ""
-        yield f"{each.name}: a function of yours{named}: predicted without a bound, by {', '.join(each.features)}."
+    for name, features in dict.fromkeys((each.name, tuple(each.features)) for each in fit.functions):
+        named = f", not Rooflight's {name}" if name in registry.names() else ""
+        yield f"{name}: a function of yours{named}: predicted without a bound, by {', '.join(features)}."
     unknown = sorted({table.kernel for table in tables if not table.known} - learned)
     if unknown:
         yield f"Skipped, because no such operator is registered: {', '.join(unknown)}."
@@ -189,10 +189,14 @@ def _skipped(tables: Sequence[MeasuredTable | MeasuredOps], fit: Fit) -> Iterato
 def _unusable(tables: Sequence[MeasuredTable | MeasuredOps], findings: Sequence[Finding]) -> Iterator[str]:
     measured = [table for table in tables if isinstance(table, MeasuredTable)]
     labels = {(table.source, table.kernel, table.device.name): table.label for table in measured}
+    unusable: dict[tuple[str, str], list[Finding]] = {}
     for each in findings:
         if each.rule is Rule.UNUSABLE_COLUMN:
-            label = labels.get((each.source, each.kernel, each.device)) or each.kernel
-            yield f"Left out whole: {label} {each.direction} on {each.device}: {each.evidence}."
+            unusable.setdefault((each.kernel, each.device), []).append(each)
+    for (kernel, device), those in unusable.items():  # of several files and directions
+        names = sorted({labels.get((each.source, kernel, device)) or kernel for each in those})
+        ways = ", ".join(dict.fromkeys(each.direction for each in those))
+        yield f"Left out whole: {', '.join(names)} {ways} on {device}: {those[0].evidence}."
 
 
 def _earlier_fits(fit: Fit, folder: Path) -> Iterator[str]:

@@ -29,14 +29,15 @@ def answer(found: Diagnosis | None) -> str:
     """What to change first, and what that gains; empty where no times are known."""
     if found is None or not found.step_s or found.source == "bound":
         return ""
-    timed = (each for each in found.findings if each.seconds_lost)
-    first = next(in_order(timed, found.hot_spots), None)
+    timed = [each for each in found.findings if each.seconds_lost]
+    gaining = (each for each in timed if each.predicted_gain_s)
+    first = next(in_order(gaining, found.hot_spots), next(iter(timed), None))
     if first is None:
         return "Nothing was found that would gain 3% or more of a step."
     if isinstance(first, HotSpot):
         return _sentence(first)
-    gain = f"{Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}"
-    return f"First: {first.title}. What helps: {first.short}. Predicted gain: {gain}."
+    gain = f" Predicted gain: {Quantity(first.predicted_gain_s, 's')} of {Quantity(found.step_s, 's')}."
+    return f"First: {first.title}. What helps: {first.short}.{gain if first.predicted_gain_s else ''}"
 
 
 def in_order(findings: Iterable[Finding], spots: Iterable[HotSpot]) -> Iterator[Finding | HotSpot]:

@@ -140,11 +140,11 @@ WHILE_MADE: Final[Mapping[str, Callable[[], AbstractContextManager[None]]]] = {
 
 
 def modules_alive() -> dict[int, Any]:
-    """All modules of the process by their id: a step of a user need not say which it runs."""
-    from torch import nn
+    """All modules and optimizers of the process by their id: a step of a user need not say which it runs."""
+    from torch import nn, optim
 
     # not isinstance, which asks dead weak references for their class
-    return {id(each): each for each in gc.get_objects() if issubclass(type(each), nn.Module)}
+    return {id(each): each for each in gc.get_objects() if issubclass(type(each), (nn.Module, optim.Optimizer))}
 
 
 def changed(finding: str, run: Callable[[], Any], others: Collection[int] = ()) -> Callable[[], Any]:
@@ -154,13 +154,18 @@ def changed(finding: str, run: Callable[[], Any], others: Collection[int] = ()) 
     import torch
     from torch import nn
 
-    modules = [each for number, each in modules_alive().items() if number not in others]
+    alive = [each for number, each in modules_alive().items() if number not in others]
+    modules = [each for each in alive if isinstance(each, nn.Module)]
     if finding == "compile":
         inside = {id(child) for module in modules for child in module.children()}
         roots = [each for each in modules if id(each) not in inside]
         for module in roots:  # and not the optimizer, nor what the program does beside the model
             module.compile()
-        return run if roots else torch.compile(run)
+        if roots:
+            return run
+        for each in alive:  # which the predicted gain leaves out
+            each.step = torch.compiler.disable(each.step)
+        return torch.compile(run)
     if finding == "channels-last":
         for module in modules:
             if isinstance(module, nn.Conv2d):

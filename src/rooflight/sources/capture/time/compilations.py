@@ -22,7 +22,10 @@ def compilations() -> tuple[Compilation, ...]:
     found: dict[Place, list[str]] = {}
     for each in utils.get_compilation_metrics():
         if each.co_name is not None:
-            place = Place(file=shown(each.co_filename or ""), line=each.co_firstlineno or 0, function=each.co_name)
+            file = each.co_filename or ""
+            own = Place(function=f"torch's {each.co_name}")  # no line of the program's
+            line = Place(file=shown(file), line=each.co_firstlineno or 0, function=each.co_name)
+            place = own if "-packages/torch/" in file else line
             found.setdefault(place, []).append(_first_line(each.recompile_reason))
     compiled = [
         Compilation(where=place, times=len(why), reason=why[-1], limited=len(why) >= limit)

@@ -201,7 +201,8 @@ def benchmark_workload(
     backend: str = "inductor",
     dynamic: bool | None = None,
 ) -> Compiled:
-    """A workload of your own under a name: ``fn`` makes a step, as ``file.py:function`` does on the command line.
+    """A workload of your own under a name, with its table printed: ``fn`` makes a step, as ``file.py:function`` does on
+    the command line.
 
     Fresh processes import it again, so it must be a function at the top level of a file. Raises ValueError for
     one that is not.
@@ -215,7 +216,9 @@ def benchmark_workload(
             )
         target = f"{file}:{fn.__name__}"
     (found,) = benchmark(target, modes=(mode,), iterations=iterations, warmup=warmup, backend=backend, dynamic=dynamic)
-    return replace(found, target=name)
+    named = replace(found, target=name)
+    named.show()
+    return named
 
 
 def _run(folder: Path, threads: int, limit_s: float, program: Callable[[Request], _Found], request: Request) -> _Found:

@@ -23,7 +23,6 @@ from rooflight.studies.compiling.bench.result import Compiled
 from rooflight.studies.compiling.workloads import WORKLOADS
 
 Executor = Literal["local", "slurm", "ray"]
-EXECUTORS: Final = ("local", "slurm", "ray")
 _MODULE: Final = "rooflight.studies.compiling.bench.matrix"
 _PROGRAMS: Final = 1 + len(OF_A_MODE)  # of a cell, each of which may take as long as the limit
 

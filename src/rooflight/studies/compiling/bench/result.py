@@ -15,6 +15,8 @@ import msgspec
 
 from rooflight.records.document import Document
 from rooflight.records.measurement import BUSY_SHARE
+from rooflight.records.quantity import count_of
+from rooflight.records.report import Report, Shown, Table, table
 from rooflight.roofline.account.account import AccountFields
 from rooflight.sources.workloads.outputs import Difference
 from rooflight.sources.workloads.targets import called
@@ -137,7 +139,7 @@ class BreakEven:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class Compiled(Shown):
     """A target in a mode. ``eager`` and ``cold`` (an empty cache of Inductor's) ran ``iterations`` times each in a
     process of its own; ``warm`` did so with the cache that ``cold`` filled. ``warmup`` iterations are not steady state.
 
@@ -164,6 +166,17 @@ class Compiled:
     op_bytes: int | None = None
     fused_bytes: int | None = None
     account: AccountFields | None = None
+
+    def report(self, *, top: int = 10) -> Report:  # noqa: ARG002 - it has one row
+        """What compiling costs and brings."""
+        return Report(title=f"torch.compile: {self.target}", data=document(self), tables=(summary([self]),))
+
+    def __repr__(self) -> str:
+        whole = summary([self])
+        rows = [[column.name for column in whole.columns], *whole.rows]
+        return "\n".join("  ".join(f"{cell!s:<17}" for cell in row) for row in rows)
+
+    __str__ = __repr__
 
     @property
     def iterations(self) -> int:
@@ -397,3 +410,50 @@ def document(result: Compiled) -> CompileDocument:
         samples_eager_s=eager.samples_s if eager else (),
         samples_compiled_s=cold.samples_s if cold else (),
     )
+
+
+def summary(results: Sequence[Compiled]) -> Table:
+    """What compiling costs and brings, a row for each result."""
+    return table(
+        "summary",
+        "What compiling costs and brings",
+        results,
+        ("target", "", lambda row: row.target),
+        ("mode", "", lambda row: row.mode),
+        ("warm-up overhead", "", _overhead),
+        ("steady", "", lambda row: times_faster(row.steady_speedup)),
+        ("total", "", lambda row: times_faster(row.total_speedup)),
+        ("break-even", "", break_even),
+        ("best for", "", _best_for),
+        note="warm-up overhead: time of the first iterations, compiling included, over eager's. best for: by the "
+        "break-even, which a cache of compiled code makes earlier.",
+    )
+
+
+def _overhead(result: Compiled) -> str | None:
+    eager_s, compiled_s = result.warmup_eager_s, result.warmup_compiled_s
+    return f"{compiled_s / eager_s:,.3g} x eager" if eager_s and compiled_s else None
+
+
+def _best_for(result: Compiled) -> str:
+    even = result.break_even
+    if result.verdict is None:
+        return "nothing: it did not run"
+    if result.check is not None and not result.check.correct:
+        return "nothing: its result is wrong"
+    if result.verdict == "unsure":
+        return "not known: the machine was busy"
+    return "nothing" if even.iterations is None else f"over {count_of(even.iterations, 'iteration')}"
+
+
+def break_even(result: Compiled) -> str | None:
+    """``≈1,200``: the iteration from which on compiling has paid back its cost."""
+    even = result.break_even
+    if result.cold is None or even.iterations is None:
+        return None if result.cold is None else "never"
+    return f"{'' if even.measured else '≈'}{even.iterations:,}"
+
+
+def times_faster(speedup: float | None) -> str | None:
+    """``1.3 x``."""
+    return None if speedup is None else f"{speedup:.3g} x"

@@ -17,8 +17,11 @@ from rooflight.studies.compiling.bench.result import (
     Compiled,
     Rounding,
     Trial,
+    break_even,
     document,
     short_names,
+    summary,
+    times_faster,
 )
 
 _REASONS = 5
@@ -103,18 +106,17 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         ("verdict", "", lambda row: row.verdict or ("interrupted" if row.interrupted else "failed")),
         ("eager", "s", lambda row: row.eager_s),
         ("compiled", "s", lambda row: row.compiled_s),
-        ("steady", "", lambda row: _times_faster(row.steady_speedup)),
-        ("in all", "", lambda row: _times_faster(row.total_speedup)),
+        ("steady", "", lambda row: times_faster(row.steady_speedup)),
+        ("in all", "", lambda row: times_faster(row.total_speedup)),
         ("compile", "s", lambda row: row.compile_s),
         ("from cache", "s", lambda row: row.compile_warm_s),
-        ("break-even", "", _break_even),
+        ("break-even", "", break_even),
         ("result", "", lambda row: None if row.check is None else "right" if row.check.correct else "wrong"),
         note="eager, compiled: median of a steady iteration. steady, in all: speed-up over eager, without and with "
         "compiling. break-even: the iteration from which on compiling has paid back its cost (≈: extrapolated).",
         optional=("from cache", "in all", "break-even", "compile"),
     )
-    if len(results) > 1:
-        yield _summary(results)
+    yield summary(results)
     if ran := [(result, *result.ran) for result in results if result.ran is not None]:
         yield _work(ran)
     if checks := [(result, result.check) for result in results if result.check is not None]:
@@ -123,46 +125,6 @@ def _tables(results: Sequence[Compiled]) -> Iterable[Table]:
         if result.ran is not None:
             yield _times(number, result, *result.ran)
             yield _stages(number, result, result.ran[1])
-
-
-def _summary(results: Sequence[Compiled]) -> Table:
-    return table(
-        "summary",
-        "What compiling costs and brings",
-        results,
-        ("target", "", lambda row: row.target),
-        ("mode", "", lambda row: row.mode),
-        ("warm-up overhead", "", _overhead),
-        ("steady", "", lambda row: _times_faster(row.steady_speedup)),
-        ("total", "", lambda row: _times_faster(row.total_speedup)),
-        ("break-even", "", _break_even),
-        ("best for", "", _best_for),
-        note="warm-up overhead: time of the first iterations, compiling included, over eager's. best for: by the "
-        "break-even, which a cache of compiled code makes earlier.",
-    )
-
-
-def _overhead(result: Compiled) -> str | None:
-    eager_s, compiled_s = result.warmup_eager_s, result.warmup_compiled_s
-    return f"{compiled_s / eager_s:,.3g} x eager" if eager_s and compiled_s else None
-
-
-def _best_for(result: Compiled) -> str:
-    even = result.break_even
-    if result.verdict is None:
-        return "nothing: it did not run"
-    if result.check is not None and not result.check.correct:
-        return "nothing: its result is wrong"
-    if result.verdict == "unsure":
-        return "not known: the machine was busy"
-    return "nothing" if even.iterations is None else f"over {count_of(even.iterations, 'iteration')}"
-
-
-def _break_even(result: Compiled) -> str | None:
-    even = result.break_even
-    if result.cold is None or even.iterations is None:
-        return None if result.cold is None else "never"
-    return f"{'' if even.measured else '≈'}{even.iterations:,}"
 
 
 def _work(ran: Sequence[tuple[Compiled, Trial, Trial]]) -> Table:
@@ -218,10 +180,6 @@ def _error(error: float | None) -> str | None:
     return None if error is None else f"{error:.2g}"
 
 
-def _times_faster(speedup: float | None) -> str | None:
-    return None if speedup is None else f"{speedup:.3g} x"
-
-
 def _times(number: int, result: Compiled, eager: Trial, cold: Trial) -> Table:
     warmup, rest = result.warmup, result.iterations - result.warmup
     parts = (
@@ -240,7 +198,7 @@ def _times(number: int, result: Compiled, eager: Trial, cold: Trial) -> Table:
         ("iterations", "", lambda row: row[0]),
         ("eager", "s", lambda row: row[1]),
         ("compiled", "s", lambda row: row[2]),
-        ("speed-up", "", lambda row: _times_faster(row[1] / row[2])),
+        ("speed-up", "", lambda row: times_faster(row[1] / row[2])),
         note="Sums and means. The verdict compares medians, which a single disturbed iteration does not change.",
     )
 

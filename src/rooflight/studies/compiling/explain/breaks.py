@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import sysconfig
 import tomllib
 from collections.abc import Container, Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -25,6 +25,7 @@ from rooflight.studies.compiling.explain.result import (
     Guard,
     Recompile,
     SourceLine,
+    of_library,
     place_of,
 )
 from rooflight.studies.compiling.explain.trace import Entry
@@ -35,7 +36,6 @@ _PACKAGE: Final = re.compile(r"/site-packages/(\w+)/")
 _MORE: Final = re.compile(r"https://\S+")
 _EXAMPLE: Final = re.compile(r"\(e\.g\. [^)]*\)")
 _BUILTIN: Final = re.compile(r"builtin operator (`\w+`)")
-_STANDARD: Final = sysconfig.get_path("stdlib")
 
 _OTHERWISE: Final = "move the line before or after the compiled function, or wrap it as torch.library.custom_op"
 _ID: Final = re.compile(r"^\[([^\]]*)\] ")
@@ -56,15 +56,23 @@ def _advice(kind: str, text: str) -> str:
     return next((row["advice"] for row in _table()[kind] if re.search(row["pattern"], text)), "")
 
 
-def graph_breaks(texts: Iterable[str]) -> tuple[GraphBreak, ...]:
-    """The breaks that texts of ``dynamo_graph_break_reason`` tell of, each line and reason once, in order."""
+def graph_breaks(texts: Iterable[str], cuts: Iterable[bool] = ()) -> tuple[GraphBreak, ...]:
+    """The breaks that texts of ``dynamo_graph_break_reason`` tell of, each line and reason once, in order; whether each
+    ``cuts`` a graph in two.
+    """
     found: dict[tuple[str, str, int], GraphBreak] = {}
-    for text in texts:
+    for text, two in zip(texts, chain(cuts, repeat(True)), strict=False):
         each = graph_break(text)
+        each = msgspec.structs.replace(each, cuts=two or each.whole_function)
         key = (each.reason, each.place.file if each.place else "", each.place.line if each.place else 0)
         if (known := found.get(key)) is not None:
             whole = known.whole_function or each.whole_function
-            each = msgspec.structs.replace(known, times=known.times + 1, whole_function=whole)
+            each = msgspec.structs.replace(
+                each if each.whole_function else known,
+                times=known.times + 1,
+                whole_function=whole,
+                cuts=known.cuts or each.cuts,
+            )
         found[key] = each
     return tuple(found.values())
 
@@ -80,17 +88,23 @@ def graph_break(text: str) -> GraphBreak:
     hints = tuple(row.removeprefix("Hint:").strip() for row in rows if row.startswith("Hint:"))
     context = " ".join(row for row in rows if row.startswith("Developer debug context:"))
     more = _MORE.search(head)
-    place = _break_place(rows, rest.partition("Traceback (most recent call last)")[0])
+    stack = list(frames(rest.partition("Traceback (most recent call last)")[0]))
+    place = _break_place(rows, stack)
+    own = bool(stack) and "graph_break()" in reason and of_library(stack[-1].file)
+    reason += ", in torch itself" * own
+    whole = any(text in head for text in _WHOLE)
+    statement = "" if place is None else f" in {place.code.partition(' ')[0]} statement"
     package = None if place is None else _PACKAGE.search(place.file)
     library = "" if package is None else f"in {package[1]}: compile the parts before and after it, or, if you can, "
+    helps = rewrite(f"{reason}{statement} {_EXAMPLE.sub('', explanation)} {context}")
     return GraphBreak(
         reason=reason,
         explanation=explanation,
         hints=hints,
         place=place,
-        rewrite=library + rewrite(f"{reason} {_EXAMPLE.sub('', explanation)} {context}"),
+        rewrite="" if own else library + helps + "; and out of a try or with block" * whole,
         times=1,
-        whole_function=any(text in head for text in _WHOLE),
+        whole_function=whole,
         more="" if more is None else more[0],
     )
 
@@ -114,14 +128,9 @@ def _reason(rows: list[str]) -> str:
     return "torch gives no reason"
 
 
-def _of_library(file: str) -> bool:
-    return "/torch/" in file or (file.startswith(_STANDARD) and "site-packages" not in file)
-
-
-def _break_place(rows: list[str], traceback: str) -> SourceLine | None:
-    known = list(frames(traceback))
-    if known:  # the innermost line that is neither torch's nor Python's
-        return next((frame for frame in reversed(known) if not _of_library(frame.file)), known[-1])
+def _break_place(rows: list[str], stack: Sequence[SourceLine]) -> SourceLine | None:
+    if stack:  # the innermost line that is neither torch's nor Python's
+        return next((frame for frame in reversed(stack) if not of_library(frame.file)), stack[-1])
     head = re.match(r"Graph break in user code at (.+):(\d+)$", rows[0]) if rows else None
     return None if head is None else SourceLine(file=head[1], line=int(head[2]))
 
@@ -164,13 +173,16 @@ def guard_s(text: str) -> float | None:
 
 
 def readable(source: str) -> str:
-    """``L['x']``, torch's name of a local variable, as ``x``."""
-    return re.sub(r"L\['(\w+)'\]", r"\1", source)
+    """``L['x']``, torch's name of a local variable, as ``x``, and ``m._modules['d'].p`` as ``m.d.p``."""
+    source = re.sub(r"L\['(\w+)'\]", r"\1", source)
+    return re.sub(r"\._(?:modules|parameters|buffers)\['([a-z_]\w*)'\]", r".\1", source)
 
 
 def _guard_place(comment: str, files: tuple[str, ...]) -> SourceLine | None:
+    import torch
+
     found = _PLACE.match(comment)
-    if found is None or found[2].startswith("_dynamo/"):
+    if found is None or (Path(torch.__file__).parent / found[2]).exists():  # torch's own, of which it cuts the folder
         return None
     whole = next((file for file in files if file.endswith(found[2])), found[2])
     return SourceLine(file=whole, line=int(found[3]), function=found[4], code=found[1].strip())
@@ -205,6 +217,7 @@ _EXPECTED: Final = re.compile(r"expected (?:requires_grad=)?(.+?)(?:, actual (.+
 _LENGTH: Final = re.compile(r"^(?:len\((?P<source>.+)\) == (?P<value>\d+)|not (?P<empty>\S+))$")
 _STATE: Final = re.compile(r"^GLOBAL_STATE changed: (.+)$")
 _RECOMPILING: Final = re.compile(r"^Recompiling function (\S+) in (.+):(\d+)$")
+_NAME: Final = re.compile(r"\b[A-Za-z_]\w*(?:\.\w+|\[[^\]]*\])*")
 _SIZE: Final = re.compile(r"\w+\.size\(\)\[\d+\]")
 
 
@@ -220,7 +233,7 @@ def failed_guards(entry: Entry, values: Symbols) -> tuple[FailedGuard, ...]:
 def _failed(text: str, values: Symbols) -> FailedGuard:
     first = text.strip().partition("\n")[0]
     of, _, check = first.partition(": ")
-    check = check.partition("  #")[0].strip()
+    check = readable(check.partition("  #")[0].strip())
     if (tensor := _TENSOR.search(check)) is not None:
         found = _EXPECTED.search(check.partition(". ")[2])
         index = "" if tensor["index"] is None else f", dimension {tensor['index']}"
@@ -259,7 +272,7 @@ def logged_recompile(text: str) -> str:
     if found is None:
         return why
     place = SourceLine(file=found[2], line=int(found[3]))
-    return f"{place_of(place)}, {function_name(found[1])}: {why}"
+    return f"{', '.join(filter(None, (place_of(place), function_name(found[1]))))}: {why}"
 
 
 def _plain(source: str) -> str:
@@ -275,6 +288,7 @@ def recompile(
     dynamic: bool | None = None,
     limit: bool = False,
     rest: bool = False,
+    lasts: bool = False,
 ) -> Recompile:
     """A recompile: what failed, and the fix by the most recent compilation's guard. ``rest``: of the rest of a
     function after a graph break, whose inputs are what the part before it leaves.
@@ -283,7 +297,9 @@ def recompile(
     advice = fix(guards, dynamic=dynamic, constants=values.constants)
     if rest and guards and (tensor := _TENSOR.search(guards[0].check)) is not None:
         advice = f"{tensor['source']} is made before the graph break: mend what changes there, or remove the break"
-    return Recompile(id=entry.id, function=function, place=place, guards=guards, fix=advice, limit=limit)
+    return Recompile(
+        id=entry.id, function=function, place=place, guards=guards, fix=advice, limit=limit, lasts=lasts or limit
+    )
 
 
 def fix(guards: Sequence[FailedGuard], *, dynamic: bool | None = None, constants: Container[str] = ()) -> str:
@@ -299,17 +315,13 @@ def _fix(guard: FailedGuard, dynamic: bool | None, constants: Container[str]) ->
     check, source = guard.check, guard.source
     if (tensor := _TENSOR.search(check)) is not None:
         return _of_tensor(tensor, guard, dynamic)
-    if re.search(r"\.size\(\)\[\d+\]|\.shape\[\d+\]|\bs\d+\b|%|<=|>=| < | > ", check):
-        return (
-            "the shape was made dynamic within a range, and this one is outside: avoid branches and indices that "
-            "depend on it, or torch._dynamo.mark_dynamic(x, i, min=..., max=...)"
-        )
+    if re.search(r"%|<=|>=| < | > ", check):
+        name = _variable(check)
+        return f"the code branches on {name}: one compilation for each way, or a tensor {name} and torch.where"
     if _LENGTH.match(check):
         return f"{source} decides how often a loop is unrolled: pass one stacked tensor instead of a container, or pad"
     if _EQUAL.match(check):
         return _of_value(source, guard.expected, dynamic, still=source in constants)
-    if "___check_obj_id" in check or "___check_type_id" in check or "is " in check:
-        return "another object or type is passed each time: make it once, outside, and pass the same one"
     return "keep what the guard reads the same between calls, or compile a function for each case"
 
 
@@ -322,11 +334,20 @@ def _of_tensor(tensor: re.Match[str], guard: FailedGuard, dynamic: bool | None) 
             f"torch compiles sizes 0 and 1 apart, also with dynamic shapes: pad dimension {index} of {name} to at "
             "least 2, or accept one more compilation"
         )
+    smaller = guard.actual.isdigit() and guard.expected.isdigit() and int(guard.actual) < int(guard.expected)
     hint = "dynamic=True" if dynamic is None else "dynamic=True instead of --static" if dynamic is False else "padding"
     return (
         f"torch._dynamo.mark_dynamic({name}, {index}) before the first call, or torch.compile(..., {hint}): the first "
         "compilation is then for all sizes; or pad to a few sizes"
+        + "; without a smaller last batch: DataLoader(..., drop_last=True)"
+        * (index == "0" and smaller)
     )
+
+
+def _variable(expression: str) -> str:
+    """``state['t']`` of ``(0.1 + state['t'])``."""
+    found = _NAME.search(expression)
+    return expression if found is None else found[0]
 
 
 def _of_value(source: str, expected: str, dynamic: bool | None, *, still: bool) -> str:
@@ -336,9 +357,10 @@ def _of_value(source: str, expected: str, dynamic: bool | None, *, still: bool) 
             "before the compiled function and pass the result as a tensor"
         )
     number = re.fullmatch(r"-?\d+(\.\d+)?(e-?\d+)?", expected)
-    if source.startswith(("G[", "globals()")) or "self" in source or "." in source:
+    source = _variable(source)
+    if source.startswith(("G[", "globals()")) or (("self" in source or "." in source) and (still or not number)):
         instead = "keep it in a tensor (a buffer), or pass it as an argument" if number else "pass it as an argument"
-        if number and not source.startswith("G["):
+        if expected.isdigit() and not source.startswith("G["):
             instead += "; for a module's number, torch._dynamo.config.allow_unspec_int_on_nn_module = True"
         return f"{source} changes between calls and is compiled as a constant: {instead}"
     if number and dynamic is not False and (still or dynamic):

@@ -136,7 +136,7 @@ def explained(program: Program, options: ExplainOptions, notes: Sequence[str] = 
         args: tuple[Any, ...] = program.calls[0]
         try:
             run = program.compiled(backend=options.backend, dynamic=options.dynamic, mode=mode)
-            for args in program.calls:
+            for heard.call, args in enumerate(program.calls, start=1):
                 _called(run, args, backward=program.backward)
         except Exception as error:
             with torch.compiler.set_stance("force_eager"):

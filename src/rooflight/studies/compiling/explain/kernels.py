@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from rooflight.studies.compiling.explain.graph_text import frames
-from rooflight.studies.compiling.explain.result import Kernel, SourceLine, total
+from rooflight.studies.compiling.explain.result import Kernel, SourceLine, of_library, total
 from rooflight.studies.compiling.explain.trace import Group, Heard, Lowered, Node
 
 _DEFINED: Final = re.compile(r"^(\w+) = async_compile\.\w+\(", re.MULTILINE)
@@ -179,7 +179,7 @@ def _kernel(id_: str, made: _Made, *, code: bool) -> Kernel:
     ops = tuple(node.op for node in nodes if not node.view and node.op != "getitem")
     places: dict[tuple[str, int], SourceLine] = {}
     for node in nodes:
-        for frame in list(frames(node.stack))[-1:]:
+        for frame in [frame for frame in frames(node.stack) if not of_library(frame.file)][-1:]:
             places.setdefault((frame.file, frame.line), frame)
     return Kernel(
         id=id_,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import Literal
+from typing import Final, Literal
 
 from rooflight.records.account import Place
 from rooflight.records.document import Document, Fields
+
+_TORCHS: Final = re.compile(r"(^|-packages/|pytorch/)torch/")
+_STANDARD: Final = sysconfig.get_path("stdlib")
 
 
 class SourceLine(Place, frozen=True, kw_only=True):
@@ -17,8 +22,13 @@ class SourceLine(Place, frozen=True, kw_only=True):
 
 
 def place_of(place: SourceLine | None) -> str:
-    """``train.py:12``; empty where it is unknown."""
-    return "" if place is None else f"{PurePath(place.file).name}:{place.line}"
+    """``train.py:12``; empty where it is unknown, or in torch itself."""
+    return "" if place is None or of_library(place.file) else f"{PurePath(place.file).name}:{place.line}"
+
+
+def of_library(file: str) -> bool:
+    """Whether a file is torch's or Python's own."""
+    return bool(_TORCHS.search(file)) or (file.startswith(_STANDARD) and "site-packages" not in file)
 
 
 def total(sizes: Iterable[int | None]) -> int | None:
@@ -115,6 +125,7 @@ class GraphBreak(Fields, frozen=True, kw_only=True):
     """Why Dynamo ended a graph: torch's reason, explanation and hints, the line of the user's code, and a rewrite.
 
     ``times``: in how many compilations it occurred. ``whole_function``: the function, or the rest of it, runs eagerly.
+    ``cuts``: ops before and after it are in two graphs, or eager. ``rewrite``: empty in torch's own code.
     """
 
     reason: str
@@ -125,6 +136,7 @@ class GraphBreak(Fields, frozen=True, kw_only=True):
     times: int
     whole_function: bool
     more: str = ""
+    cuts: bool = True
 
 
 class FailedGuard(Fields, frozen=True, kw_only=True):
@@ -141,7 +153,7 @@ class FailedGuard(Fields, frozen=True, kw_only=True):
 
 class Recompile(Fields, frozen=True, kw_only=True):
     """A function compiled again: the guards that failed, and what prevents it. ``limit``: torch gave up instead, and
-    the function runs eagerly from then on.
+    the function runs eagerly from then on. ``lasts``: it goes on, as the last call compiled again, too.
     """
 
     id: str
@@ -150,6 +162,7 @@ class Recompile(Fields, frozen=True, kw_only=True):
     guards: tuple[FailedGuard, ...]
     fix: str
     limit: bool = False
+    lasts: bool = False
 
 
 class Saved(Fields, frozen=True, kw_only=True):

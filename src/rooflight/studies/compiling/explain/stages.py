@@ -5,10 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from rooflight.sources.workloads.errors import first_words
-from rooflight.studies.compiling.explain.breaks import Symbols, cuda_graphs, graph_breaks, guard_s, guards, recompile
+from rooflight.studies.compiling.explain.breaks import (
+    Symbols,
+    cuda_graphs,
+    failed_guards,
+    graph_breaks,
+    guard_s,
+    guards,
+    recompile,
+)
 from rooflight.studies.compiling.explain.graph_text import (
     Line,
     Printed,
@@ -19,13 +28,22 @@ from rooflight.studies.compiling.explain.graph_text import (
     source_of,
 )
 from rooflight.studies.compiling.explain.kernels import eager_calls, kernels
-from rooflight.studies.compiling.explain.result import Autograd, Decomposition, Graph, Recompile, Saved, SourceLine
+from rooflight.studies.compiling.explain.result import (
+    Autograd,
+    Decomposition,
+    Graph,
+    Recompile,
+    Saved,
+    SourceLine,
+    of_library,
+)
 from rooflight.studies.compiling.explain.trace import Entry, Heard, Node
 from rooflight.studies.compiling.torch_logs import AOT, BUILD, DYNAMO, INDUCTOR
 
 _OVERLOAD: Final = re.compile(r"^torch\.ops\.(\w+)\.(\w+)\.(\w+)\(")
 _FIRST: Final = re.compile(r"\((\w+)")
 _SAVED: Final = "SavedForBackwards"
+_CALLER: Final = str(Path(__file__).with_name("explain.py"))
 _FALLBACK: Final = "Using FallbackKernel: "
 
 
@@ -112,11 +130,16 @@ def stages_of(heard: Heard, *, dynamic: bool | None = None, code: bool = False) 
         if isinstance(entry, Entry) and entry.id:
             by_id[entry.id].append(entry)
     frames = {id_: _Frame(id_, entries) for id_, entries in by_id.items()}
+    broken = heard.of("dynamo_graph_break_reason")
+    graphs = {id_: frame.graph() for id_, frame in frames.items() if frame.started}
+    works = [frames[id_] for id_, graph in graphs.items() if graph.state == "captured"]
+    goes_on = {(frame.file, frame.function) for frame in works if frame.resumed is not None}
+    cut = {frame.id for frame in works if (frame.file, frame.function) in goes_on}
     fallbacks = (line.removeprefix(_FALLBACK) for line in heard.logged["perf_hints"] if line.startswith(_FALLBACK))
     return {
-        "graphs": tuple(frame.graph() for frame in frames.values() if frame.started),
-        "graph_breaks": graph_breaks(entry.text for entry in heard.of("dynamo_graph_break_reason")),
-        "recompiles": tuple(_recompiles(frames, dynamic)),
+        "graphs": tuple(graphs.values()),
+        "graph_breaks": graph_breaks((entry.text for entry in broken), (entry.id in cut for entry in broken)),
+        "recompiles": tuple(_recompiles(frames, dynamic, heard.call)),
         "autograd": tuple(_autograd(frames, heard)),
         "kernels": kernels(heard, code=code),
         "fallbacks": tuple(dict.fromkeys(fallbacks)),
@@ -133,6 +156,7 @@ class _Frame:
         start = self.entries.get("dynamo_start")
         self.started = start is not None
         stack = start.fields["stack"] if start is not None else []
+        self.stack: Sequence[Mapping[str, Any]] = stack
         self.frame: Mapping[str, Any] = stack[-1] if stack else {}
         self.resumed = resumed_at(str(self.frame.get("name")))
         metrics = self.entries.get("compilation_metrics")
@@ -155,10 +179,15 @@ class _Frame:
 
     @property
     def place(self) -> SourceLine | None:
-        if not self.frame:
-            return None
-        line = int(self.frame.get("line") or 0) if self.resumed is None else self.resumed
-        return SourceLine(file=self.file, line=line, function=self.function)
+        """Where it is, of torch's own code the line of the user's that calls it; None where there is none."""
+        for frame in reversed(self.stack):
+            file, name = file_named(frame.get("filename")), str(frame.get("name"))
+            if file == _CALLER:
+                break
+            if not of_library(file):
+                line = resumed_at(name) or int(frame.get("line") or 0)
+                return SourceLine(file=file, line=line, function=function_name(name))
+        return None
 
     def graph(self) -> Graph:
         """What Dynamo made of the frame."""
@@ -204,14 +233,20 @@ def _stages_s(metrics: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None) -> Iterator[Recompile]:
+def _recompiles(frames: Mapping[str, _Frame], dynamic: bool | None, last: int) -> Iterator[Recompile]:
+    before: set[tuple[str, str]] = set()
     for frame in frames.values():
         if frame.recompiled is None:
             continue
+        guard = next(iter(failed_guards(frame.recompiled, frame.symbols)), None)
+        what = (frame.id.partition("/")[0], "" if guard is None else guard.source or guard.check)
+        again = what in before or what[1] in frame.symbols.constants
+        before.add(what)
         first = frames.get(f"{frame.id.partition('/')[0]}/0", frame)
         yield recompile(
             frame.recompiled, frame.function or first.function, frame.place or first.place, frame.symbols,
             dynamic=dynamic, limit=not frame.started, rest=frame.resumed is not None,
+            lasts=again and frame.recompiled.call == last,
         )  # fmt: skip
 
 

@@ -160,12 +160,27 @@ def conclusion(found: ExplainDocument) -> str:
     ]
     if found.kernels:
         parts.append(f"{count_of(len(found.kernels), 'kernel')} in all compilations.")
-    if found.graph_breaks:
-        one = found.graph_breaks[0]
-        parts.append(f"Mend first: {place_of(one.place) or 'the break'}: {one.rewrite}.")
-    elif found.recompiles:
-        parts.append(f"Mend first: {found.recompiles[-1].fix}.")
+    if causes := _by_time_lost(found):
+        parts.append(f"Mend first: {': '.join(filter(None, causes[0]))}.")
     return " ".join(parts)
+
+
+def _by_time_lost(found: ExplainDocument) -> list[tuple[str, str]]:
+    """Places and remedies: what each call compiles again, breaks that cut a graph, what compiled again and has settled,
+    breaks that cut none; of the same kind by the time that compiling took.
+    """
+    took_s = {graph.id: sum(graph.stages_s.values()) for graph in found.graphs}
+    breaks = [(place_of(each.place), each.rewrite, each.cuts) for each in found.graph_breaks if each.rewrite]
+    causes = {(place, rewrite): (2 if cuts else 0, 0.0) for place, rewrite, cuts in breaks}
+    at_break = {place: rewrite for place, rewrite, _ in reversed(breaks)}
+    for again in found.recompiles:
+        place, remedy = place_of(again.place), again.fix
+        if again.guards and "___stack" in again.guards[0].source:  # of what the break at the line returns
+            remedy = at_break.get(place, remedy)
+        kind, lost_s = causes.get((place, remedy), (0, 0.0))
+        causes[place, remedy] = max(kind, 3 if again.lasts else 1), lost_s + took_s.get(again.id, 0.0)
+    mended = (cause for cause in causes if cause[1] and not cause[1].endswith("is right"))
+    return sorted(mended, key=lambda cause: causes[cause], reverse=True)
 
 
 def _captured(found: ExplainDocument) -> tuple[int, int]:
@@ -198,8 +213,8 @@ def _tables(found: ExplainDocument) -> Iterator[Table]:
     yield _key_sets(found.dispatched)
     yield _graphs(found.graphs)
     yield _guards(found.graphs)
-    yield _breaks(found)
-    yield _recompiles(found)
+    again = any(each.lasts for each in found.recompiles) or not any(each.cuts for each in found.graph_breaks)
+    yield from (_recompiles(found), _breaks(found)) if again else (_breaks(found), _recompiles(found))
     yield _autograd(found)
     yield _decompositions(found)
     yield _saved(found)
@@ -284,7 +299,7 @@ def _recompiles(found: ExplainDocument) -> Table:
         "Dynamo: recompiles",
         ((each, each.guards[0]) for each in found.recompiles if each.guards),
         ("graph", "", lambda row: row[0].id),
-        ("function", "", lambda row: f"{row[0].function} ({place_of(row[0].place)})"),
+        ("function", "", lambda row: f"{row[0].function} ({place_of(row[0].place)})".removesuffix(" ()")),
         ("guard on", "", lambda row: row[1].source or row[1].check),
         ("expected", "", lambda row: row[1].expected),
         ("was", "", lambda row: row[1].actual),

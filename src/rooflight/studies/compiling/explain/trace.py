@@ -152,13 +152,14 @@ _LOGS: Final[tuple[Artifact, ...]] = ("cudagraphs", "perf_hints")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """An entry of torch's trace: ``name`` of its kind, the compilation (``0/1``) and attempt, the fields, the text."""
+    """An entry of torch's trace: ``name`` of its kind, the compilation (``0/1``) and attempt, fields, text and call."""
 
     name: str
     id: str
     attempt: int
     fields: Any
     text: str
+    call: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +173,14 @@ class Lowered:
 
 @dataclass(slots=True)
 class Heard:
-    """All that torch logged, in order. ``joint``: by compilation, the nodes before Inductor's passes."""
+    """All that torch logged, in order. ``joint``: by compilation, the nodes before Inductor's passes. ``call``: the
+    call that runs, from 1.
+    """
 
     entries: list[Entry | Lowered] = field(default_factory=list)
     logged: dict[Artifact, list[str]] = field(default_factory=dict)
     joint: dict[str, tuple[Node, ...]] = field(default_factory=dict)
+    call: int = 0
 
     def of(self, name: str) -> list[Entry]:
         """The records of a kind."""
@@ -206,6 +210,7 @@ class _Trace(logging.Handler):
                 attempt=metadata.get("attempt") or 0,
                 fields=fields,
                 text=payload if isinstance(payload, str) else "",
+                call=self._heard.call,
             )
         )
 
