@@ -352,6 +352,10 @@ def _without_bound(analysis: Accounted) -> str:
         )
         return text + _idle_sentence(analysis)
     if not analysis.totals.calls and not analysis.coverage.uncosted:
+        if analysis.session.environment.get(COMPILED) == AS_KERNELS:
+            return (
+                "All that ran is code of torch.compile, of which a profile of a CPU has no kernels: profile it eagerly."
+            )
         return (
             "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
             "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
