@@ -344,6 +344,15 @@ def _idle_sentence(analysis: Accounted) -> str:
     return f" {device} was idle for {percent(idle_s / account.wall_s)} of a step, {longest} of it: {why}."
 
 
+_NO_OPS: Final = (
+    "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
+    "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
+)
+_NO_KERNELS: Final = (
+    "All that ran is code of torch.compile, of which a profile of a CPU has no kernels: profile it uncompiled."
+)
+
+
 def _without_bound(analysis: Accounted) -> str:
     if not analysis.totals.calls and analysis.timeline is not None:
         text = (
@@ -352,14 +361,7 @@ def _without_bound(analysis: Accounted) -> str:
         )
         return text + _idle_sentence(analysis)
     if not analysis.totals.calls and not analysis.coverage.uncosted:
-        if analysis.session.environment.get(COMPILED) == AS_KERNELS:
-            return (
-                "All that ran is code of torch.compile, of which a profile of a CPU has no kernels: profile it eagerly."
-            )
-        return (
-            "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
-            "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
-        )
+        return _NO_KERNELS if analysis.session.environment.get(COMPILED) == AS_KERNELS else _NO_OPS
     if not analysis.coverage.calls:
         first = analysis.coverage.uncosted[0]
         why = f"The reason for {plain_name(first.name)}: {first.reason}."

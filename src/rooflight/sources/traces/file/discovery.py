@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflight.records.quantity import count_of
-from rooflight.sources.traces.file.chunks import GZIP, TraceChunks
+from rooflight.sources.traces.file.chunks import TraceChunks
+from rooflight.sources.traces.file.kinds import GZIP, begin_of
 
 BY_NAME: Final = (
     "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
@@ -48,14 +48,12 @@ def is_trace(path: Path) -> bool:
         return path.is_file()
     if path.suffix not in _SUFFIXES or not path.is_file():
         return False
-    with path.open("rb") as file:
-        begin = file.read(_LOOKED_AT)
-    if begin.startswith(GZIP):
-        try:
-            begin = zlib.decompressobj(wbits=31).decompress(begin, _LOOKED_AT)
-        except zlib.error:
-            return True
-    return any(mark in begin for mark in _MARKS) or (begin.lstrip()[:1] == b"[" and b'"ph"' in begin)
+    begin = begin_of(path, _LOOKED_AT)
+    return (
+        begin.startswith(GZIP)
+        or any(mark in begin for mark in _MARKS)
+        or (begin.lstrip()[:1] == b"[" and b'"ph"' in begin)
+    )
 
 
 _NAMED: Final = re.compile(r"(?<![a-zA-Z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
