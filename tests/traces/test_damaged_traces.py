@@ -54,7 +54,7 @@ REFUSED = {
     "gzip of text": (gzip.compress(b"hello"), "is not a JSON object"),
     "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), r"is compressed by zstd.*unpack it first \(zstd -d\)"),
     "zip": (b"PK\x03\x04" + bytes(100), r"is a zip archive.*unpack it first \(unzip\)"),
-    "two files in one": (text_of(STEP) * 2, "is not JSON"),
+    "two files in one": (text_of(STEP) * 2, "has more than one trace, one after the other"),
     "a deep head": (b'{"x":' + b"[" * 10**5 + b"]" * 10**5 + b',"traceEvents":[]}', "nested too deeply"),
 }
 

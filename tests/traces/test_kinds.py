@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 import torch
-from kineto_traces import op, write
+from kineto_traces import op, span, write
 
 
 def pstats(path):
@@ -55,8 +55,8 @@ FILES = {  # what writes it, and what is said
     "et.json": (GRAPH, "an execution trace of PyTorch"),
     "et.json.gz": (gzip.compress(GRAPH.encode()), "--execution-trace et.json.gz"),
     "perf.data": (b"PERFILE2" + bytes(9), "a profile of perf"),
-    "none.json": ("", "empty: give a trace"),
-    "none.session": ("\n", "empty: give a trace"),
+    "none.json": ("", "empty: record it again, or give a trace"),
+    "none.session": ("\n", "empty: record it again"),
 }
 
 
@@ -94,9 +94,17 @@ def test_other_pickles_are_refused_unread(tmp_path, run):
     assert "could run code" in err
 
 
-@pytest.mark.parametrize("name", ["trace.perfetto-trace", "x.ncu-rep", "events.tfevents.json"])
-def test_a_trace_with_the_name_of_another_tool_is_no_report_of_it(tmp_path, run, name):
+@pytest.mark.parametrize("name", ["trace.perfetto-trace", "x.ncu-rep", "step.trace", "trace", "trace.txt"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_trace_is_one_whatever_its_name(tmp_path, run, name, packed):
     path = write(tmp_path / name, [op("aten::relu", 0, 5, dims=[[8]], types=["float"])])
-    _, _, err = run("analyze", path, "--device", "H100-SXM5-80GB")
-    assert "Nsight" not in err
-    assert "Perfetto" not in err
+    if packed:
+        path.write_bytes(gzip.compress(path.read_bytes()))
+    code, out, _ = run("analyze", path, "--device", "H100-SXM5-80GB")
+    assert code == 0
+    assert "relu" in out
+
+
+def test_a_trace_of_threads_that_were_not_profiled_says_so(tmp_path, run):
+    _, _, err = run("analyze", write(tmp_path / "trace.json", [span("PyTorch Profiler (0)", 0, 9, cat="Trace")]))
+    assert "or it ran in other threads" in err

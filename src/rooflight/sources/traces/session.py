@@ -361,6 +361,6 @@ def nothing_ran(trace: Trace) -> str:
         return f"{trace.path}: the trace has no events: nothing ran while it was recorded"
     found = f"{trace.path} has {count_of(trace.events, 'event')}, but no op and no work of a device"
     if not trace.left_out:
-        return f"{found}: nothing ran while it was recorded"
+        return f"{found}: nothing ran while it was recorded, or it ran in other threads than the one that profiled"
     most = sorted(trace.left_out.items(), key=lambda reason: -reason[1])[:_REASONS]
     return f"{found} ({', '.join(f'{why}: {events:,}' for why, events in most)}): give a trace of torch.profiler"

@@ -289,6 +289,8 @@ class TraceChunks:
                 events.append(event)
             tail = left[end.end() :]
         if (tail := tail.strip()).strip(b"}").strip():
+            if _EVENTS.search(tail):
+                raise ValueError(f"{self.path} has more than one trace, one after the other: give one of them")
             self._keep(b"{" + tail.lstrip(b","))
         return events
 

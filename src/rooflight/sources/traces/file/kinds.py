@@ -22,7 +22,7 @@ _BY_NAME: Final = (
     (r"tfevents", "an event file of TensorBoard", f"{ASK}, as *.pt.trace.json beside it"),
 )
 _BY_BEGIN: Final = (
-    (rb"\s*\Z", "empty", ASK),
+    (rb"\s*\Z", "empty", f"record it again, or {ASK}"),
     (rb"PK\x03\x04.{26}[^/]+/(data|version|code|\.)|\x80\x02\x8a\nl\xfc\x9cF", "a file of torch.save: tensors", ASK),
     (rb"PK\x03\x04(?!.{26}header\.json)", f"a zip archive, {_PACKED}", "unpack it first (unzip)"),
     (rb"\x28\xb5\x2f\xfd", f"compressed by zstd, {_PACKED}", "unpack it first (zstd -d)"),
@@ -36,7 +36,7 @@ _BY_BEGIN: Final = (
     (rb"memray", "a profile of memray", ASK),
     (rb"\s*<(!doctype|html|\?xml|svg)", "a web page", f"{ASK}; {_MEMORY}"),
     (rb"\s*\[\s*\[", "a memory timeline, or other lists of numbers", f"{ASK}; {_MEMORY}"),
-    (rb'.*"\$schema"\s*:\s*"https?://www\.speedscope\.app', "a profile of speedscope, which has stacks and no ops", ASK),
+    (rb'.*"\$schema"\s*:\s*"https?://www\.speedscope', "a profile of speedscope, which has stacks and no ops", ASK),
     (rb'\s*\{\s*"schema"\s*:\s*"[\d.]+[^"]*",.*"nodes"', "an execution trace of PyTorch, which has no times",
      "give it beside the trace of the same run, rooflight analyze TRACE --execution-trace {name}"),
     (rb"[ -]*-{9,}[ -]*\r?\n\s*Name ", "a table of the profiler's averages", ASK),
