@@ -22,8 +22,9 @@ from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import AS_KERNELS, COMPILED, Flags, Int64, Session
 from rooflight.records.timeline import Timeline
 from rooflight.sources.traces.file.discovery import is_database
+from rooflight.sources.traces.file.kernel_dtypes import DTYPES_OF_KERNELS
 from rooflight.sources.traces.file.kineto import load_trace
-from rooflight.sources.traces.file.nsight import DTYPES_OF_KERNELS, load_nsight
+from rooflight.sources.traces.file.nsight import load_nsight
 from rooflight.sources.traces.file.trace import COLLECTIVE, UNKNOWN, Nesting, Trace, nested
 from rooflight.sources.traces.ops.collectives import assumed_group
 from rooflight.sources.traces.ops.context import NO_CONTEXT, CallContext, call_contexts, multiplies_by_tf32
@@ -92,7 +93,7 @@ def read_trace(
         runs += _replayed_runs(sources[-1], replays)
         environment |= _float32_setting(sources[-1].owned)
         notes.append(replays.note)
-    if is_database(trace.path) and len(trace.ops):
+    if trace.guesses_dtypes:
         notes.append(DTYPES_OF_KERNELS)
     if config is not None and not any(each.engine.used_model for each in sources):
         notes.append(_MODEL_UNUSED)

@@ -47,6 +47,7 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     forward_thread: Number = msgspec.field(default=None, name="Fwd thread id")
     size: Number = msgspec.field(default=None, name="bytes")
     dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    old_dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input dims")  # of early 2021, without types
     types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
     values: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from rooflight.records.visible import shortened
 from rooflight.sources.traces.file.chunks import NO_ARGS, RawArgs, RawEvent, TraceChunks
+from rooflight.sources.traces.file.kernel_dtypes import with_dtypes
 from rooflight.sources.traces.file.trace import (
     COLLECTIVE,
     MODULE,
@@ -43,6 +45,8 @@ _OTHER_EVENTS: Final = frozenset(
         *("collective_comm", "external_correlation", "gpu_pm_counter"),
     }
 )
+_NODE: Final = re.compile(r"(?:^|[: ])(?:[A-Z]\w*Backward\d*|AccumulateGrad|CopySlices)$")
+"""Autograd's nodes that run a backward, which torch before 1.9 does not number."""
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
 _EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
@@ -60,7 +64,7 @@ def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
     if chunks.damaged:
         builder.events += chunks.damaged
         builder.left_out["damaged, or not an event at all"] = chunks.damaged
-    return builder.trace(path, chunks.head, chunks.odd)
+    return with_dtypes(builder.trace(path, chunks.head, chunks.odd))
 
 
 def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
@@ -103,6 +107,9 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
 
 def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
     args, collective = event.args, UNKNOWN
+    forward_thread = _known(args.forward_thread)
+    if args.sequence_number is None and _NODE.search(event.name):
+        forward_thread = 1
     if event.name == COLLECTIVE and args.collective:
         elements = _known(args.in_elements), _known(args.out_elements)
         group, size = args.group, _known(args.group_size)
@@ -111,7 +118,7 @@ def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
     return (
         _arguments(builder, args),
         _known(args.sequence_number),
-        _known(args.forward_thread),
+        forward_thread,
         _known(args.record_function),
         collective,
     )
@@ -128,7 +135,9 @@ def _add_work(builder: TraceBuilder, event: RawEvent, known: tuple[int, int, int
 def _arguments(builder: TraceBuilder, args: RawArgs) -> int:
     if args is NO_ARGS:
         return 0
-    return builder.arguments[HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))]
+    dims, types = bytes(args.dims or args.old_dims), bytes(args.types).strip(b"[]")
+    types = b"[%b]" % types if types else b""
+    return builder.arguments[HostArgs(dims, types, bytes(args.strides), bytes(args.values))]
 
 
 def _correlation(args: RawArgs) -> int:
