@@ -200,7 +200,7 @@ def test_times_since_1970_are_exact(tmp_path):
                 "by up to 40.0 µs: the clocks of host and device differ",
             ],
         ),
-        (STEP[:2], ["1 call launched work on a device, of which the trace has nothing: times are those of the host"]),
+        (STEP[:2], ["1 call launched work on a device, of which the trace has nothing: no op has a time"]),
         ([*STEP, kernel(10, 10, 5)], ["1 piece of the device's work took 0 s by its clock"]),
     ],
 )

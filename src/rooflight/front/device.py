@@ -253,7 +253,7 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
         return calibrations.device_of(calibration)
     if environment.get("device_kind") == "cuda":
         measured = session.measurement
-        return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None and measured.timeline is not None)
+        return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None)
     from rooflight.hardware.machine.environment import fingerprint
 
     threads = _threads_of(session)

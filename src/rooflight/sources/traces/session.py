@@ -17,7 +17,7 @@ import numpy as np
 
 from rooflight.records.assembly import session_of
 from rooflight.records.dtypes import float32_fact
-from rooflight.records.measurement import Measurement
+from rooflight.records.measurement import NO_WORK, Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import AS_KERNELS, COMPILED, Flags, Int64, Session
 from rooflight.records.timeline import Timeline
@@ -243,6 +243,9 @@ def _have_shapes(trace: Trace, contexts: Mapping[int, CallContext]) -> Flags:
 
 
 def _measurement(trace: Trace, alike: Repeated, runs: Runs, timeline: Timeline | None) -> Measurement:
+    if trace.launches and not trace.has_device:  # the host's times are of launches, not of the work
+        walls = np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9
+        return Measurement(wall_samples_s=walls, op_samples_s=np.empty((0, len(alike.runs[0]))), clock=NO_WORK)
     starts = [runs.start[row] - begin for row, (begin, _) in zip(alike.runs, alike.walls, strict=True)]
     return Measurement(
         wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
@@ -256,9 +259,10 @@ def _measurement(trace: Trace, alike: Repeated, runs: Runs, timeline: Timeline |
 
 def _environment(owned: Ownership) -> dict[str, str]:
     trace = owned.trace
-    facts = {"device_kind": "cuda" if trace.has_device else "cpu", "target": trace.path.name}
+    of_device = trace.has_device or bool(trace.launches)
+    facts = {"device_kind": "cuda" if of_device else "cpu", "target": trace.path.name}
     properties = trace.head.get("deviceProperties")
-    if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
+    if of_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
         facts["gpu"] = gpu
     facts |= {COMPILED: AS_KERNELS} if trace.is_compiled else {}
     return facts | _rank(trace.distributed) | _float32_setting(owned)
@@ -320,15 +324,18 @@ def notes_of(owned: Ownership) -> list[str]:
     if trace.odd:
         odd = count_of(trace.odd, "event")
         notes.append(f"{odd} with fields of types that torch's profiler does not write: some count as unknown.")
-    launches = int(trace.named(trace.calls, lambda name: "launch" in name.lower()).sum())
-    if launches and not trace.has_device:
-        notes.append(
-            f"{count_of(launches, 'call')} launched work on a device, of which the trace has nothing: times "
-            "are those of the host. Record it with ProfilerActivity.CUDA."
-        )
+    if trace.launches and not trace.has_device:
+        notes.append(_only_launches(trace))
     if assumed := assumed_group(trace):
         notes.append(assumed)
     return [f"{name}: {note}" for note in (*notes, *_clock_notes(owned))]
+
+
+def _only_launches(trace: Trace) -> str:
+    return (
+        f"{count_of(trace.launches, 'call')} launched work on a device, of which the trace has nothing: no op has a "
+        "time. Record it with ProfilerActivity.CUDA."
+    )
 
 
 def _clock_notes(owned: Ownership) -> Iterator[str]:
@@ -361,6 +368,8 @@ def nothing_ran(trace: Trace) -> str:
     if not trace.events:
         return f"{trace.path}: the trace has no events: nothing ran while it was recorded"
     found = f"{trace.path} has {count_of(trace.events, 'event')}, but no op and no work of a device"
+    if trace.launches:
+        return f"{found}: {_only_launches(trace)}"
     if not trace.left_out:
         return f"{found}: nothing ran while it was recorded, or it ran in other threads than the one that profiled"
     most = sorted(trace.left_out.items(), key=lambda reason: -reason[1])[:_REASONS]

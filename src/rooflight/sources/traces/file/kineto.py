@@ -26,7 +26,7 @@ from rooflight.sources.traces.file.trace import (
 _HOST_OPS: Final = ("cpu_op", "Operator")
 _CALLS: Final = (
     *("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "privateuse1_driver"),
-    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime"),
+    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime", "hpu_op"),
 )
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
 _OLD_ANNOTATIONS: Final = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.step#", "Optimizer.zero_grad#")
@@ -38,15 +38,20 @@ _WORK: Final[Mapping[str, WorkKind]] = {
     "Memcpy": WorkKind.COPY,
     "gpu_memset": WorkKind.FILL,
     "Memset": WorkKind.FILL,
+    "mtia_ccp_events": WorkKind.KERNEL,
+    "mtia_workloadd": WorkKind.KERNEL,
 }
 _OTHER_EVENTS: Final = frozenset(
     {
-        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
-        *("collective_comm", "external_correlation", "gpu_pm_counter"),
+        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "xpu_sync", "xpu_scope_profiler", "mtia_insight"),
+        *("collective_comm", "external_correlation", "gpu_pm_counter", "mtia_counters", "hardware_counters"),
     }
 )
 _NODE: Final = re.compile(r"(?:^|[: ])(?:[A-Z]\w*Backward\d*|AccumulateGrad|CopySlices)$")
 """Autograd's nodes that run a backward, which torch before 1.9 does not number."""
+_ODD: Final = {
+    "cuda_profiler_range": "a range of CUPTI's counters, for which kernels run again: it has no time of a step"
+}
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
 _EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
@@ -102,7 +107,7 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
         elif category == "overhead":
             builder.overhead.add(start, stop, UNKNOWN, names[name])
         elif category not in _OTHER_EVENTS:
-            left_out[f"category {category[:40]}" if category else "no category"] += 1
+            left_out[_ODD.get(category) or f"category {category[:40]}" if category else "no category"] += 1
 
 
 def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:

@@ -172,6 +172,11 @@ class Trace:
         return len(self.work) > 0
 
     @property
+    def launches(self) -> int:
+        """How many of the host's calls launched work on a device."""
+        return int(self.named(self.calls, lambda name: "launch" in name.lower()).sum())
+
+    @property
     def is_compiled(self) -> bool:
         """Whether code of torch.compile ran: names of annotations around it, or of kernels that Inductor wrote."""
         return any(map(_COMPILED.search, self.names))
