@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from rooflight.hardware.devices.catalog import datasheets, find_by_torch_name
 from rooflight.records.assembly import session_of
 from rooflight.records.dtypes import float32_fact
 from rooflight.records.measurement import NO_WORK, Measurement
@@ -261,8 +263,7 @@ def _environment(owned: Ownership) -> dict[str, str]:
     trace = owned.trace
     of_device = trace.has_device or bool(trace.launches)
     facts = {"device_kind": "cuda" if of_device else "cpu", "target": trace.path.name}
-    properties = trace.head.get("deviceProperties")
-    if of_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
+    if of_device and (gpu := _gpu(trace)[1]):
         facts["gpu"] = gpu
     facts |= {COMPILED: AS_KERNELS} if trace.is_compiled else {}
     return facts | _rank(trace.distributed) | _float32_setting(owned)
@@ -279,15 +280,24 @@ def _float32_setting(owned: Ownership) -> dict[str, str]:
     return {float32_fact("cuda.matmul"): "tf32"} if multiplies_by_tf32(owned) else {}
 
 
-def _gpu(properties: Any, used: set[int]) -> str | None:
-    if not isinstance(properties, list):
-        return None
-    listed = [each for each in properties if isinstance(each, dict) and isinstance(each.get("name"), str)]
+def _gpu(trace: Trace) -> tuple[str, str]:
+    """What the trace calls its GPU, and the part: where AMD's name says nothing, the one of as many units and bytes."""
+    properties, used = trace.head.get("deviceProperties"), set(trace.work.device.tolist())
+    listed = [each for each in properties if isinstance(each, dict)] if isinstance(properties, list) else []
     mine = [each for each in listed if isinstance(each.get("id"), int) and each["id"] in used] or listed
-    names = {each["name"] for each in mine}
-    return names.pop() if len(names) == 1 else None
+    names = {each["name"] for each in mine if isinstance(each.get("name"), str)}
+    if len(names) != 1:
+        return "", ""
+    (name,) = names
+    size = mine[0].get("totalGlobalMem")
+    if mine[0].get("warpSize") != _WAVE or not isinstance(size, int) or (name and find_by_torch_name(name)):
+        return name, name
+    parts = [each for each in datasheets() if each.vendor == "AMD" and each.unit_count == mine[0].get("numSms")]
+    fits = [each.name for each in parts if 0.9 < size / (each.dram_capacity_bytes or inf) < 1.1]
+    return name, fits[0] if len(fits) == 1 else name
 
 
+_WAVE: Final = 64  # threads that run together on AMD's chips for data centers
 _FAR_NS: Final = 3_600 * 10**9  # no program that is profiled does nothing for an hour
 _FEW: Final = 0.01  # share of the events: if so few are far away, the others are right
 _REASONS: Final = 3  # so many reasons are named
@@ -326,6 +336,9 @@ def notes_of(owned: Ownership) -> list[str]:
         notes.append(f"{odd} with fields of types that torch's profiler does not write: some count as unknown.")
     if trace.launches and not trace.has_device:
         notes.append(_only_launches(trace))
+    printed, part = _gpu(trace)
+    if printed != part:
+        notes.append(f'its GPU "{printed}" has the units and the memory of {part}, which is taken.')
     if assumed := assumed_group(trace):
         notes.append(assumed)
     return [f"{name}: {note}" for note in (*notes, *_clock_notes(owned))]
