@@ -27,6 +27,7 @@ from rooflight.sources.traces.file.discovery import is_database
 from rooflight.sources.traces.file.kernel_dtypes import DTYPES_OF_KERNELS
 from rooflight.sources.traces.file.kineto import load_trace
 from rooflight.sources.traces.file.nsight import load_nsight
+from rooflight.sources.traces.file.rocm import is_rocm, load_rocm
 from rooflight.sources.traces.file.trace import COLLECTIVE, UNKNOWN, Nesting, Trace, nested
 from rooflight.sources.traces.ops.collectives import assumed_group
 from rooflight.sources.traces.ops.context import NO_CONTEXT, CallContext, call_contexts, multiplies_by_tf32
@@ -130,7 +131,10 @@ def read_trace(
 
 
 def _loaded(file: Path, progress: Progress | None) -> Trace:
-    trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
+    if is_rocm(file):
+        trace = load_rocm(file)
+    else:
+        trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
     if not len(trace.ops) and not trace.has_device:
         raise ValueError(nothing_ran(trace))
     return trace

@@ -56,6 +56,12 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     group_size: Number = msgspec.field(default=None, name="Group size")
     group_ranks: str = msgspec.field(default="", name="Process Group Ranks")
     dtype: str = ""
+    task: Any = msgspec.field(default=None, name="Task Type")  # of Ascend
+    connection: Number = msgspec.field(default=None, name="connection_id")
+    task_stream: Number = msgspec.field(default=None, name="Physic Stream Id")
+    begin_ns: Number = msgspec.field(default=None, name="BeginNs")  # of rocprof
+    rocm_device: Number = msgspec.field(default=None, name="dev-id")
+    rocm_queue: Number = msgspec.field(default=None, name="queue-id")
     in_elements: Number = msgspec.field(default=None, name="In msg nelems")
     out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
 

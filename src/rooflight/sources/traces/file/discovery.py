@@ -18,6 +18,7 @@ from typing import Any, Final
 from rooflight.records.quantity import count_of
 from rooflight.sources.traces.file.chunks import TraceChunks
 from rooflight.sources.traces.file.kinds import GZIP, begin_of, foreign
+from rooflight.sources.traces.file.rocm import is_rocm
 
 BY_NAME: Final = (
     "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
@@ -42,7 +43,7 @@ def is_trace(path: Path) -> bool:
     since no other input of Rooflight has that name, so that a damaged one is reported as damaged. So does a SQLite
     database: Nsight Systems exports such.
     """
-    if is_database(path):
+    if is_database(path) or is_rocm(path):
         return True
     if path.name.endswith(_COMPRESSED):
         return path.is_file()

@@ -19,6 +19,7 @@ _BY_NAME: Final = (
     (r"\.ncu-rep$", "a report of Nsight Compute, which has counters of single kernels and no steps", ASK),
     (r"\.xplane\.pb$", "an XPlane profile of XLA", ASK),
     (r"\.(perfetto-trace|pftrace)(\.gz)?$", "a Perfetto trace in protobuf", ASK),
+    (r"\.csv$", "a table", f"{ASK}, or *_kernel_trace.csv of rocprofv3"),
     (r"tfevents", "an event file of TensorBoard", f"{ASK}, as *.pt.trace.json beside it"),
 )
 _BY_BEGIN: Final = (

@@ -52,6 +52,7 @@ _NODE: Final = re.compile(r"(?:^|[: ])(?:[A-Z]\w*Backward\d*|AccumulateGrad|Copy
 _ODD: Final = {
     "cuda_profiler_range": "a range of CUPTI's counters, for which kernels run again: it has no time of a step"
 }
+_TASKS: Final = ((r"MEMCPY|SDMA", "gpu_memcpy"), (r"AI_|MIX_|AIC|AIV|HCCL|COMMUNICATION", "kernel"))
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
 _EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
@@ -79,7 +80,7 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
             if event.ph not in _NO_RANGES:
                 left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
             continue
-        category, name, args = event.cat, event.name, event.args
+        category, name, args = event.cat or _category(event.args), event.name, event.args
         is_line = category == "python_function" and not (name.startswith(MODULE) or is_loader(name))
         if is_line and not own_line(name):
             continue
@@ -110,6 +111,15 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
             left_out[_ODD.get(category) or f"category {category[:40]}" if category else "no category"] += 1
 
 
+def _category(args: RawArgs) -> str | None:
+    """Of events without a category: tasks of Ascend and their calls, kernels and calls of rocprof."""
+    if isinstance(args.task, str):
+        return next((category for pattern, category in _TASKS if re.search(pattern, args.task)), "cuda_sync")
+    if args.begin_ns is not None and args.rocm_device is not None:
+        return "kernel"
+    return "cuda_runtime" if args.begin_ns is not None or args.connection is not None else None
+
+
 def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
     args, collective = event.args, UNKNOWN
     forward_thread = _known(args.forward_thread)
@@ -132,8 +142,12 @@ def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
 def _add_work(builder: TraceBuilder, event: RawEvent, known: tuple[int, int, int, WorkKind]) -> None:
     start, stop, name, kind = known
     args = event.args
-    device = _small(event.pid if args.device is None else args.device)
-    stream = builder.streams[device, _small(event.tid if args.stream is None else args.stream)]
+    device, queue = (
+        next((each for each in given if each is not None), event.tid)
+        for given in ((args.device, args.rocm_device, event.pid), (args.stream, args.rocm_queue, args.task_stream))
+    )
+    device = _small(device)
+    stream = builder.streams[device, _small(queue)]
     builder.work.add(start, stop, stream, name, _correlation(args), kind, device, _known(args.size))
 
 
@@ -142,6 +156,9 @@ def _arguments(builder: TraceBuilder, args: RawArgs) -> int:
         return 0
     dims, types = bytes(args.dims or args.old_dims), bytes(args.types).strip(b"[]")
     types = b"[%b]" % types if types else b""
+    if dims[:1] == b'"':  # of Ascend: "4,8;8,2", and "float;float"
+        dims = b"[%b]" % b",".join(b"[%b]" % each for each in dims.strip(b'"').split(b";"))
+        types = b'["%b"]' % types.strip(b'["]').replace(b";", b'","')
     return builder.arguments[HostArgs(dims, types, bytes(args.strides), bytes(args.values))]
 
 
@@ -151,6 +168,8 @@ def _correlation(args: RawArgs) -> int:
     """
     if args.correlation is not None:
         return args.correlation
+    if args.connection is not None:
+        return args.connection
     external = args.external_id if args.external_id is not None else args.old_external_id
     return UNKNOWN if external is None or external < 0 else external | _EXTERNAL
 
