@@ -25,9 +25,10 @@ from rooflight.records.session import AS_KERNELS, COMPILED, Flags, Int64, Sessio
 from rooflight.records.timeline import Timeline
 from rooflight.sources.traces.file.discovery import is_database
 from rooflight.sources.traces.file.kernel_dtypes import DTYPES_OF_KERNELS
+from rooflight.sources.traces.file.kinds import is_rocm
 from rooflight.sources.traces.file.kineto import load_trace
 from rooflight.sources.traces.file.nsight import load_nsight
-from rooflight.sources.traces.file.rocm import is_rocm, load_rocm
+from rooflight.sources.traces.file.rocm import load_rocm
 from rooflight.sources.traces.file.trace import COLLECTIVE, UNKNOWN, Nesting, Trace, nested
 from rooflight.sources.traces.ops.collectives import assumed_group
 from rooflight.sources.traces.ops.context import NO_CONTEXT, CallContext, call_contexts, multiplies_by_tf32

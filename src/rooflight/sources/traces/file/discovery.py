@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from rooflight.records.quantity import count_of
 from rooflight.sources.traces.file.chunks import TraceChunks
-from rooflight.sources.traces.file.kinds import GZIP, begin_of, foreign
-from rooflight.sources.traces.file.rocm import is_rocm
+from rooflight.sources.traces.file.kinds import GZIP, begin_of, foreign, is_rocm
 
 BY_NAME: Final = (
     "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."

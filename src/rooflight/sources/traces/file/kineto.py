@@ -66,14 +66,15 @@ def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
     chunks, builder = TraceChunks(path, progress), TraceBuilder()
     for events in chunks:
         builder.events += len(events)
-        _add(builder, events)
+        add_events(builder, events)
     if chunks.damaged:
         builder.events += chunks.damaged
         builder.left_out["damaged, or not an event at all"] = chunks.damaged
     return with_dtypes(builder.trace(path, chunks.head, chunks.odd))
 
 
-def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
+def add_events(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
+    """Add events to the columns of their kinds, and count those that are left out."""
     names, threads, left_out = builder.names, builder.threads, builder.left_out
     for event in events:
         if event.ph != "X":
