@@ -9,7 +9,11 @@ import zipfile
 
 import pytest
 import torch
+from builders import op as make_op
 from kineto_traces import op, span, write
+from sessions import Call, session_of
+
+from rooflight.sources.traces.file.kinds import foreign
 
 
 def pstats(path):
@@ -85,6 +89,13 @@ def test_a_snapshot_of_memory_is_read_whatever_its_name(tmp_path, run, name):
     code, out, _ = run("analyze", tmp_path / name)
     assert code == 0
     assert "At most 60.0 B were allocated" in out
+
+
+def test_a_session_is_none_of_them(tmp_path):
+    path = session_of([Call(op=make_op("aten::relu"))]).save(tmp_path / "a.session")
+    assert foreign(path) == ""
+    path.write_bytes(b"PK\x03\x04" + bytes(26) + b"header.json\x01\xff/data\x02")  # whatever its packed bytes are
+    assert foreign(path) == ""
 
 
 def test_other_pickles_are_refused_unread(tmp_path, run):

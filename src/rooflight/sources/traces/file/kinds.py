@@ -26,7 +26,7 @@ _BY_NAME: Final = (
 )
 _BY_BEGIN: Final = (
     (rb"\s*\Z", f"empty: record it again, or {ASK}"),
-    (rb"PK\x03\x04.{26}[^/]+/(data|version|code|\.)|\x80\x02\x8a\nl\xfc\x9cF", f"a file of torch.save: {ASK}"),
+    (rb"PK\x03\x04.{26}[\w .-]+/(data|version|code|\.)|\x80\x02\x8a\nl\xfc\x9cF", f"a file of torch.save: {ASK}"),
     (rb"PK\x03\x04(?!.{26}header\.json)", f"a zip archive, {_UNPACK} (unzip)"),
     (rb"\x28\xb5\x2f\xfd", f"compressed by zstd, {_UNPACK} (zstd -d)"),
     (rb"\xfd7zXZ", f"compressed by xz, {_UNPACK} (xz -d)"),
