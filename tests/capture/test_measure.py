@@ -1,6 +1,8 @@
 """Times that can be trusted: what disturbed them, whether the step is the recorded one, what torch is afterwards."""
 
 import itertools
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 
@@ -228,3 +230,18 @@ def test_the_threads_that_ran_are_those_of_the_times(model):
     assert session.environment["torch_threads"] == str(threads)
     assert timed.environment["torch_threads"] == str(threads + 1)
     assert timed.environment["fingerprint"] == session.environment["fingerprint"]
+
+
+def test_measuring_writes_nothing_to_standard_error(tmp_path):
+    """Kineto writes marks of its own there; its level is not left in the environment."""
+    script = tmp_path / "measured.py"
+    script.write_text(
+        "import os, torch, rooflight as rl\n"
+        "from rooflight.sources.traces.live import measure\n"
+        "x = torch.ones(8)\n"
+        "with rl.record() as recording: x + x\n"
+        "assert measure(recording.session, lambda: x + x).measurement is not None\n"
+        "assert 'KINETO_LOG_LEVEL' not in os.environ\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -337,3 +337,11 @@ def test_the_first_touch_of_a_page_is_measured_by_the_clock():
     ticks = iter([0.0, 3.0, 10.0, 12.0, 20.0, 24.0])
     assert fresh_page_s(lambda: next(ticks)) == 2.0 / (16 << 20) * 4096  # the best of 3, 2 and 4 s over 16 MB
     assert fresh_page_s() >= 0
+
+
+def test_a_step_without_ops_gains_nothing_on_a_cpu():
+    with rl.record() as recording:
+        pass
+    found = predicted_gain(rl.analyze(recording.session, CPU))
+    assert found.steady_speedup == 1.0  # 1 ns over 1 ns
+    assert "nothing of the step is compiled" in found.doubts

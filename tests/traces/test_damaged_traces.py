@@ -54,7 +54,7 @@ REFUSED = {
     "gzip of text": (gzip.compress(b"hello"), "is not a JSON object"),
     "zstd": (b"\x28\xb5\x2f\xfd" + bytes(100), r"is compressed by zstd.*unpack it first \(zstd -d\)"),
     "zip": (b"PK\x03\x04" + bytes(100), r"is a zip archive.*unpack it first \(unzip\)"),
-    "two files in one": (text_of(STEP) * 2, "is not JSON"),
+    "two files in one": (text_of(STEP) * 2, "has more than one trace, one after the other"),
     "a deep head": (b'{"x":' + b"[" * 10**5 + b"]" * 10**5 + b',"traceEvents":[]}', "nested too deeply"),
 }
 
@@ -200,7 +200,7 @@ def test_times_since_1970_are_exact(tmp_path):
                 "by up to 40.0 µs: the clocks of host and device differ",
             ],
         ),
-        (STEP[:2], ["1 call launched work on a device, of which the trace has nothing: times are those of the host"]),
+        (STEP[:2], ["1 call launched work on a device, of which the trace has nothing: no op has a time"]),
         ([*STEP, kernel(10, 10, 5)], ["1 piece of the device's work took 0 s by its clock"]),
     ],
 )

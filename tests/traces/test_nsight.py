@@ -8,7 +8,7 @@ import pytest
 from nsight_database import PROCESS, THREAD, NsightReport
 
 import rooflight as rl
-from rooflight.sources.traces.file.nsight import float_type
+from rooflight.sources.traces.file.kernel_dtypes import float_type
 
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
 MM = "aten::mm, seq = 3, op_id = 12, sizes = [[4096, 512], [512, 4096]], input_op_ids = [(-1,-1), (11,0)]"

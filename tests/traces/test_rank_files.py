@@ -69,6 +69,39 @@ def test_of_several_steps_the_last_is_taken_and_of_several_runs_the_one_with_mos
     assert names(ranks_in(tmp_path / "alone")) == {None: "bert.json"}
 
 
+ODD = {  # ranks that the traces state, under any name
+    "letters": ["trace_abc.json", "trace_xyz.json", "trace_kkk.json"],
+    "hashes": ["Base - 220ff-rank0-t.json.gz", "Base - 6bd4b-rank1-t.json.gz", "Base - 8ad3d-rank2-t.json.gz"],
+    "folders": ["a/trace.json", "b/trace.json", "c/other.json"],
+    "other ranks": ["rank7.json", "rank5.json", "x.json"],
+    "workers": ["vm_1.1720000000000.pt.trace.json", "vm_2.1720000000009.pt.trace.json", "odd.json"],
+}
+
+
+@pytest.mark.parametrize("files", ODD.values(), ids=ODD.keys())
+def test_traces_that_state_different_ranks_are_one_run(tmp_path, files):
+    for rank, name in enumerate(files):
+        trace(tmp_path / name, rank, 8)
+    found = ranks_in(tmp_path)
+    assert names(found) == {rank: name.split("/")[-1] for rank, name in enumerate(files)}
+    assert {file.world_size for file in found.files} == {8}
+    assert found.notes == ()
+
+
+def test_of_two_runs_under_names_with_hashes_one_is_taken(tmp_path):
+    for run, hashes in (("a", ("220ff", "6bd4b")), ("b", ("8ad3d", "c01bc"))):
+        for rank, part in enumerate(hashes):
+            trace(tmp_path / f"{run}-{part}-rank{rank}.json", rank, 2)
+    found = ranks_in(tmp_path)
+    assert names(found) == {0: "b-8ad3d-rank0.json", 1: "b-c01bc-rank1.json"}
+    assert "2 others were not" in found.notes[0]
+    for rank in range(2):  # a folder per rank, in two folders of steps
+        for step in range(2):
+            trace(tmp_path / "deep" / f"step{step}" / f"rank_{rank}" / "trace.json", rank, 2)
+    found = ranks_in(tmp_path / "deep")
+    assert [file.path.parts[-3] for file in found.files] == ["step1", "step1"]
+
+
 def test_of_several_cycles_of_workers_the_last_of_each_is_taken(tmp_path):
     for rank in range(2):
         for cycle in (5, 7, 600):
@@ -96,6 +129,13 @@ def test_a_folder_without_traces_is_refused(tmp_path, inside):
         (tmp_path / name).write_text("{}")
     with pytest.raises(ValueError, match=r"has no traces \(files \*.json or \*.json.gz"):
         ranks_in(tmp_path)
+
+
+def test_files_beside_the_traces_are_passed_over(tmp_path):
+    trace(tmp_path / "rank0.json", 0, 1)
+    (tmp_path / "et.json.gz").write_bytes(gzip.compress(b'{"schema": "1.0.1", "pid": 1, "nodes": []}'))
+    (tmp_path / "memory.json.gz").write_bytes(gzip.compress(b"[[1, 2], [[3, 4]]]"))
+    assert names(ranks_in(tmp_path)) == {0: "rank0.json"}
 
 
 def test_links_in_a_circle_do_no_harm(tmp_path):

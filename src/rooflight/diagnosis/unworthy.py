@@ -15,7 +15,7 @@ def not_worth_it(facts: Facts, found: Collection[str]) -> Iterable[NotWorthIt]:
     """Remedies that are often tried and are none of those ``found``, each with the reason."""
     of, account = facts.of, facts.of.analysis.account
     unexplained_s = account.seconds(Cause.UNBOUNDED, Cause.NO_OP, Cause.UNKNOWN)
-    if of.source == "bound" or unexplained_s > 0.5 * account.wall_s:  # of what is not known nothing is predicted
+    if of.source == "bound" or unexplained_s > 0.5 * account.wall_s or not of.analysis.coverage.calls:
         return
     launches = percent(account.seconds(Cause.LAUNCHES) / account.wall_s)
     share = f"less than {percent(LEAST)} of the time"

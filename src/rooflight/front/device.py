@@ -32,6 +32,7 @@ CalibrationWarning = calibrations.CalibrationWarning
 
 _TAKES_S: Final[dict[DeviceKind, int]] = {"cpu": 20, "cuda": 40}
 UNCALIBRATED: Final = "rooflight calibrate{} measures the roofs, in 20 s"
+_NO_CPU: Final = "the trace does not say which CPU it is of: for bounds, name a device (--device cpu: this machine's)"
 _may_calibrate: ContextVar[bool] = ContextVar("may_calibrate", default=True)
 
 
@@ -252,12 +253,14 @@ def _recorded_on(session: Session, progress: Progress) -> DeviceSpec:
         return calibrations.device_of(calibration)
     if environment.get("device_kind") == "cuda":
         measured = session.measurement
-        return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None and measured.timeline is not None)
+        return _gpu(environment.get("gpu", "unknown GPU"), timed=measured is not None)
     from rooflight.hardware.machine.environment import fingerprint
 
     threads = _threads_of(session)
     if threads is not None and environment.get("fingerprint") == fingerprint("cpu"):
         return current_device("cpu", threads=threads, progress=progress)
+    if session.measurement is not None and "fingerprint" not in environment:  # a trace, which says nothing of its CPU
+        return DeviceSpec(name="unknown CPU", vendor="", architecture="", kind="cpu", notes=(_NO_CPU,))
     raise ValueError("the session's CPU was never calibrated: run rooflight calibrate there, or name a device")
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from rooflight.front.sessions import analyze_file
 from rooflight.records.account import NO_PLACE, Place
 from rooflight.records.quantity import Quantity
 from rooflight.records.report import Report, table
 from rooflight.roofline.memory.use import BEFORE, MemoryUse
+from rooflight.sources.traces.file.kinds import begin_of
 from rooflight.sources.traces.file.snapshot import SUFFIXES, Snapshot, read_snapshots
+
+_BEGIN: Final = re.compile(rb"\x80[\2-\5](?!\x8a\nl\xfc)|\s*(\{\s*\"segments\"|\[\s*\{[^{}]*\"total_size\")")
+"""Of a pickle, but not one of torch.save, and of a snapshot in JSON."""
 
 
 def is_snapshot(target: str) -> bool:
-    """Whether a target names a pickle."""
-    return Path(target).suffix in SUFFIXES and Path(target).is_file()
+    """Whether a target names a pickle, or a snapshot in JSON."""
+    path = Path(target)
+    return path.is_file() and (path.suffix in SUFFIXES or bool(_BEGIN.match(begin_of(path))))
 
 
 def report_of_snapshot(targets: Sequence[str], device: str | None, top: int) -> Report:

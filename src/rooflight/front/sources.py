@@ -15,17 +15,19 @@ from rooflight.records.archive import load
 from rooflight.records.package import announced, need
 from rooflight.records.session import Session
 from rooflight.sources.traces.file.discovery import is_trace
+from rooflight.sources.traces.file.kinds import foreign
 
 ENTRY_POINT_GROUP = "rooflight.sources"
 
-_NSIGHT = (".nsys-rep", ".qdrep")
 _TARGETS = (".py", ".json")  # suffixes of other kinds of targets
 
 
 def is_session(path: str) -> bool:
     """Whether a target names a file with a session. A damaged one must be reported as damaged, not as no preset."""
     file = Path(path)
-    return file.is_file() and (file.suffix not in _TARGETS or is_trace(file))
+    if not file.is_file() or file.suffix not in _TARGETS:
+        return file.is_file()
+    return is_trace(file) or (file.suffix == ".json" and bool(foreign(file)))
 
 
 def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = log_progress) -> Session:
@@ -33,8 +35,6 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
     FileNotFoundError where there is none. How much of a trace is read goes to ``progress``.
     """
     file = Path(path)
-    if file.suffix in _NSIGHT and file.is_file():
-        raise ValueError(f"{path} is Nsight Systems' own format: export it with nsys export --type sqlite {file.name}")
     if is_trace(file):
         need("torch", "reading a trace")
         from rooflight.sources.traces.session import read_trace
@@ -50,6 +50,8 @@ def read_session(path: str, options: TraceOptions = PLAIN, progress: Progress = 
     name = file.suffix.removeprefix(".")
     source = announced(ENTRY_POINT_GROUP, name, f"read {file.suffix} files") if file.is_file() else None
     if source is None:
+        if file.is_file() and (why := foreign(file)):
+            raise ValueError(why)
         return load(file)
     found: object = source(file)
     if not isinstance(found, Session):

@@ -21,6 +21,8 @@ Name = TypeVar("Name")
 
 BUSY_SHARE = 0.05
 """If other programs take at least this share of the CPU during a measurement, reports doubt its roofs and times."""
+NO_WORK = "launches alone"
+"""The clock of a trace that has calls which launch a device's work, and none of that work."""
 SAME_STEP = 0.9
 """Share of calls that a timed step must have in common with the recorded one to count as the same step."""
 

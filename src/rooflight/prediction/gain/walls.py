@@ -164,6 +164,7 @@ PAGE_BYTES: Final = 4096
 FRESH_PAGE_S: Final = 0.25e-6
 """Of the first touch of a page that the system gives, on a quiet machine."""
 _TOUCHED: Final = 0.65
+_LEAST_S: Final = 1e-9  # of a step with no op: compiled code may run none
 _KERNELS_OFF: Final = 1.4
 """The factor by which predicted gains of steps without fresh pages are off, nine times in ten."""
 
@@ -217,7 +218,7 @@ def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE
     host_s = float(units.sum()) * DISPATCH_S + _CALLED_S * sum(bool(module.path) for module in analysis.session.modules)
     fresh_s = page_s * fresh_pages(analysis)
     eager = Walls(
-        wall_s=host_s + float(seconds.sum()) + fresh_s,
+        wall_s=max(host_s + float(seconds.sum()) + fresh_s, _LEAST_S),
         host_s=host_s,
         device_s=float(seconds.sum()) + fresh_s,
         launches=int((seconds > 0).sum()),
@@ -230,7 +231,7 @@ def cpu_walls(analysis: Analysis, work: CompiledWork, page_s: float = FRESH_PAGE
     fresh_s = page_s * fresh_pages(analysis, work)
     device_s = float(seconds[work.eager].sum()) + sum(_launch_s(analysis, launch) for launch in work.launches) + fresh_s
     return eager, Walls(
-        wall_s=host_s + device_s,
+        wall_s=max(host_s + device_s, _LEAST_S),
         host_s=host_s,
         device_s=device_s,
         launches=int((seconds[work.eager] > 0).sum()) + len(work.launches),

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from rooflight.records.account import REGIMES, Cause, Regime
-from rooflight.records.measurement import Float64
+from rooflight.records.measurement import NO_WORK, Float64
 from rooflight.records.session import Int64
 from rooflight.records.timeline import Between, HostLine, Within
 from rooflight.roofline.account.account import Account, Pieces
@@ -130,6 +130,8 @@ def of_a_device(times: Times) -> Iterator[Pieces]:
     seen = len(measurement.wall_samples_s)
     own_s = times.own_s
     yield from work(times, own_s, np.maximum(times.seconds, own_s), seen)
+    if timeline is None and measurement.clock == NO_WORK:
+        return
     if timeline is None:
         late_s = min(times.late_s, max(0.0, times.step_s - float(own_s.sum())))
         yield Pieces.waited(Cause.LAUNCHES, late_s, seen)

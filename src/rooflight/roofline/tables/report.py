@@ -12,6 +12,7 @@ from rooflight.hardware.devices.spec import clock_text
 from rooflight.hardware.devices.what_if import without_effect
 from rooflight.records.account import IDLE, WORDS
 from rooflight.records.dtypes import SHORT_PRECISIONS, precision_of
+from rooflight.records.measurement import NO_WORK
 from rooflight.records.quantity import Quantity, count_of, percent
 from rooflight.records.record import Direction
 from rooflight.records.report import Cell, Report
@@ -285,6 +286,8 @@ def conclusion(analysis: Accounted) -> str:
     totals, measurement, run = analysis.totals, analysis.measurement, analysis.session.run
     if run is not None and run.step is None and run.between:
         return ""
+    if measurement is not None and measurement.clock == NO_WORK:
+        return _LAUNCHES_ALONE
     if not totals.op_bound_s:
         return _without_bound(analysis)
     if analysis.beats_light:
@@ -344,6 +347,19 @@ def _idle_sentence(analysis: Accounted) -> str:
     return f" {device} was idle for {percent(idle_s / account.wall_s)} of a step, {longest} of it: {why}."
 
 
+_LAUNCHES_ALONE: Final = (
+    "The trace has calls that launch a device's work, and none of that work: what it took is not known. Record it with "
+    "profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], record_shapes=True)."
+)
+_NO_OPS: Final = (
+    "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
+    "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
+)
+_NO_KERNELS: Final = (
+    "All that ran is code of torch.compile, of which a profile of a CPU has no kernels: profile it uncompiled."
+)
+
+
 def _without_bound(analysis: Accounted) -> str:
     if not analysis.totals.calls and analysis.timeline is not None:
         text = (
@@ -352,10 +368,7 @@ def _without_bound(analysis: Accounted) -> str:
         )
         return text + _idle_sentence(analysis)
     if not analysis.totals.calls and not analysis.coverage.uncosted:
-        return (
-            "No ops were recorded: the program ran none while the recording was open, or ran them in another thread or "
-            "process. A recording sees the ops of the thread that opened it: open it in the thread that works."
-        )
+        return _NO_KERNELS if analysis.session.environment.get(COMPILED) == AS_KERNELS else _NO_OPS
     if not analysis.coverage.calls:
         first = analysis.coverage.uncosted[0]
         why = f"The reason for {plain_name(first.name)}: {first.reason}."

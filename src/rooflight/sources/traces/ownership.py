@@ -188,7 +188,7 @@ class Places:
         """The phase of one op, and its direction."""
         around = self._annotations.innermost(op)
         direction = Direction.OPTIMIZER if self._optimizes[around] else Direction.FORWARD
-        if self._forward(op) != UNKNOWN:
+        if self._node(op) != UNKNOWN:
             direction = Direction.BACKWARD
         return self._phases[around] or self._phases[self._around_backward.innermost(op)], direction
 
@@ -200,13 +200,18 @@ class Places:
         """The phase in which a call of the device's runtime ran."""
         return self._phases[self._of_calls.innermost(call)]
 
-    def _forward(self, op: int) -> int:
-        ops, passed, around = self._ops, [], op
-        while around not in self._backward and not (ops.forward_thread[around] > 0 and ops.sequence[around] >= 0):
+    def _node(self, op: int) -> int:
+        """Autograd's node around an op, which runs its backward."""
+        passed, around = [], op
+        while around not in self._backward and self._ops.forward_thread[around] <= 0:
             passed.append(around)
             around = int(self._parent[around])
         around = self._backward.setdefault(around, around)
         self._backward.update(dict.fromkeys(passed, around))
+        return around
+
+    def _forward(self, op: int) -> int:
+        ops, around = self._ops, self._node(op)
         if around == UNKNOWN:
             return UNKNOWN
         if self._forward_of is None:
@@ -273,7 +278,7 @@ class Around:
 def _callers_of_backward(trace: Trace, annotations: Spans) -> Callable[[Spans], Spans]:
     """As if autograd's threads were the one that waits, so that annotations around ``backward()`` hold its ops."""
     ops = trace.ops
-    of_backward = np.unique(ops.thread[(ops.forward_thread > 0) & (ops.sequence >= 0)])
+    of_backward = np.unique(ops.thread[ops.forward_thread > 0])
     threads, counts = np.unique(
         annotations.thread[~np.isin(annotations.thread, of_backward)], return_counts=True
     )  # those of collectives are on autograd's own threads

@@ -9,21 +9,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from rooflight.hardware.devices.catalog import datasheets, find_by_torch_name
 from rooflight.records.assembly import session_of
 from rooflight.records.dtypes import float32_fact
-from rooflight.records.measurement import Measurement
+from rooflight.records.measurement import NO_WORK, Measurement
 from rooflight.records.quantity import Quantity, count_of
 from rooflight.records.session import AS_KERNELS, COMPILED, Flags, Int64, Session
 from rooflight.records.timeline import Timeline
 from rooflight.sources.traces.file.discovery import is_database
+from rooflight.sources.traces.file.kernel_dtypes import DTYPES_OF_KERNELS
+from rooflight.sources.traces.file.kinds import is_rocm
 from rooflight.sources.traces.file.kineto import load_trace
-from rooflight.sources.traces.file.nsight import DTYPES_OF_KERNELS, load_nsight
+from rooflight.sources.traces.file.nsight import load_nsight
+from rooflight.sources.traces.file.rocm import load_rocm
 from rooflight.sources.traces.file.trace import COLLECTIVE, UNKNOWN, Nesting, Trace, nested
 from rooflight.sources.traces.ops.collectives import assumed_group
 from rooflight.sources.traces.ops.context import NO_CONTEXT, CallContext, call_contexts, multiplies_by_tf32
@@ -92,7 +97,7 @@ def read_trace(
         runs += _replayed_runs(sources[-1], replays)
         environment |= _float32_setting(sources[-1].owned)
         notes.append(replays.note)
-    if is_database(trace.path) and len(trace.ops):
+    if trace.guesses_dtypes:
         notes.append(DTYPES_OF_KERNELS)
     if config is not None and not any(each.engine.used_model for each in sources):
         notes.append(_MODEL_UNUSED)
@@ -127,7 +132,10 @@ def read_trace(
 
 
 def _loaded(file: Path, progress: Progress | None) -> Trace:
-    trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
+    if is_rocm(file):
+        trace = load_rocm(file)
+    else:
+        trace = without_strays(load_nsight(file) if is_database(file) else load_trace(file, progress))
     if not len(trace.ops) and not trace.has_device:
         raise ValueError(nothing_ran(trace))
     return trace
@@ -242,6 +250,9 @@ def _have_shapes(trace: Trace, contexts: Mapping[int, CallContext]) -> Flags:
 
 
 def _measurement(trace: Trace, alike: Repeated, runs: Runs, timeline: Timeline | None) -> Measurement:
+    if trace.launches and not trace.has_device:  # the host's times are of launches, not of the work
+        walls = np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9
+        return Measurement(wall_samples_s=walls, op_samples_s=np.empty((0, len(alike.runs[0]))), clock=NO_WORK)
     starts = [runs.start[row] - begin for row, (begin, _) in zip(alike.runs, alike.walls, strict=True)]
     return Measurement(
         wall_samples_s=np.array([end - begin for begin, end in alike.walls], dtype=np.float64) * 1e-9,
@@ -255,9 +266,9 @@ def _measurement(trace: Trace, alike: Repeated, runs: Runs, timeline: Timeline |
 
 def _environment(owned: Ownership) -> dict[str, str]:
     trace = owned.trace
-    facts = {"device_kind": "cuda" if trace.has_device else "cpu", "target": trace.path.name}
-    properties = trace.head.get("deviceProperties")
-    if trace.has_device and (gpu := _gpu(properties, set(trace.work.device.tolist()))):
+    of_device = trace.has_device or bool(trace.launches)
+    facts = {"device_kind": "cuda" if of_device else "cpu", "target": trace.path.name}
+    if of_device and (gpu := _gpu(trace)[1]):
         facts["gpu"] = gpu
     facts |= {COMPILED: AS_KERNELS} if trace.is_compiled else {}
     return facts | _rank(trace.distributed) | _float32_setting(owned)
@@ -274,15 +285,24 @@ def _float32_setting(owned: Ownership) -> dict[str, str]:
     return {float32_fact("cuda.matmul"): "tf32"} if multiplies_by_tf32(owned) else {}
 
 
-def _gpu(properties: Any, used: set[int]) -> str | None:
-    if not isinstance(properties, list):
-        return None
-    listed = [each for each in properties if isinstance(each, dict) and isinstance(each.get("name"), str)]
+def _gpu(trace: Trace) -> tuple[str, str]:
+    """What the trace calls its GPU, and the part: where AMD's name says nothing, the one of as many units and bytes."""
+    properties, used = trace.head.get("deviceProperties"), set(trace.work.device.tolist())
+    listed = [each for each in properties if isinstance(each, dict)] if isinstance(properties, list) else []
     mine = [each for each in listed if isinstance(each.get("id"), int) and each["id"] in used] or listed
-    names = {each["name"] for each in mine}
-    return names.pop() if len(names) == 1 else None
+    names = {each["name"] for each in mine if isinstance(each.get("name"), str)}
+    if len(names) != 1:
+        return "", ""
+    (name,) = names
+    size = mine[0].get("totalGlobalMem")
+    if mine[0].get("warpSize") != _WAVE or not isinstance(size, int) or (name and find_by_torch_name(name)):
+        return name, name
+    parts = [each for each in datasheets() if each.vendor == "AMD" and each.unit_count == mine[0].get("numSms")]
+    fits = [each.name for each in parts if 0.9 < size / (each.dram_capacity_bytes or inf) < 1.1]
+    return name, fits[0] if len(fits) == 1 else name
 
 
+_WAVE: Final = 64  # threads that run together on AMD's chips for data centers
 _FAR_NS: Final = 3_600 * 10**9  # no program that is profiled does nothing for an hour
 _FEW: Final = 0.01  # share of the events: if so few are far away, the others are right
 _REASONS: Final = 3  # so many reasons are named
@@ -319,15 +339,21 @@ def notes_of(owned: Ownership) -> list[str]:
     if trace.odd:
         odd = count_of(trace.odd, "event")
         notes.append(f"{odd} with fields of types that torch's profiler does not write: some count as unknown.")
-    launches = int(trace.named(trace.calls, lambda name: "launch" in name.lower()).sum())
-    if launches and not trace.has_device:
-        notes.append(
-            f"{count_of(launches, 'call')} launched work on a device, of which the trace has nothing: times "
-            "are those of the host. Record it with ProfilerActivity.CUDA."
-        )
+    if trace.launches and not trace.has_device:
+        notes.append(_only_launches(trace))
+    printed, part = _gpu(trace)
+    if printed != part:
+        notes.append(f'its GPU "{printed}" has the units and the memory of {part}, which is taken.')
     if assumed := assumed_group(trace):
         notes.append(assumed)
     return [f"{name}: {note}" for note in (*notes, *_clock_notes(owned))]
+
+
+def _only_launches(trace: Trace) -> str:
+    return (
+        f"{count_of(trace.launches, 'call')} launched work on a device, of which the trace has nothing: no op has a "
+        "time. Record it with ProfilerActivity.CUDA."
+    )
 
 
 def _clock_notes(owned: Ownership) -> Iterator[str]:
@@ -360,7 +386,9 @@ def nothing_ran(trace: Trace) -> str:
     if not trace.events:
         return f"{trace.path}: the trace has no events: nothing ran while it was recorded"
     found = f"{trace.path} has {count_of(trace.events, 'event')}, but no op and no work of a device"
+    if trace.launches:
+        return f"{found}: {_only_launches(trace)}"
     if not trace.left_out:
-        return f"{found}: nothing ran while it was recorded"
+        return f"{found}: nothing ran while it was recorded, or it ran in other threads than the one that profiled"
     most = sorted(trace.left_out.items(), key=lambda reason: -reason[1])[:_REASONS]
     return f"{found} ({', '.join(f'{why}: {events:,}' for why, events in most)}): give a trace of torch.profiler"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rooflight.sources.capture.time.collectives import Event
 
 ITERATIONS: Final = 3
+_LEVEL: Final = "KINETO_LOG_LEVEL"
 TRACE: Final = "kineto_trace"
 """The fact of a session's environment that names the trace of its window, until that is read."""
 
@@ -65,7 +66,13 @@ class Kineto:
         from torch.autograd.profiler import profile
 
         self._profiler = profile(use_cpu=True, use_device=self._device, use_kineto=True)
-        self._profiler.__enter__()
+        loud = _LEVEL not in os.environ
+        os.environ.setdefault(_LEVEL, "6")  # or Kineto, which reads it once, writes marks to standard error
+        try:
+            self._profiler.__enter__()
+        finally:
+            if loud:
+                del os.environ[_LEVEL]
 
     def next(self) -> None:
         """An iteration begins, and the one before ends."""

@@ -24,6 +24,8 @@ from typing import IO, Annotated, Any, Final, cast, get_type_hints
 
 import msgspec
 
+from rooflight.sources.traces.file.kinds import ASK, GZIP, foreign
+
 NOTHING = msgspec.Raw(b"")
 NO_TIME = float("nan")
 
@@ -45,6 +47,7 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     forward_thread: Number = msgspec.field(default=None, name="Fwd thread id")
     size: Number = msgspec.field(default=None, name="bytes")
     dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Dims")
+    old_dims: msgspec.Raw = msgspec.field(default=NOTHING, name="Input dims")  # of early 2021, without types
     types: msgspec.Raw = msgspec.field(default=NOTHING, name="Input type")
     strides: msgspec.Raw = msgspec.field(default=NOTHING, name="Input Strides")
     values: msgspec.Raw = msgspec.field(default=NOTHING, name="Concrete Inputs")
@@ -53,6 +56,12 @@ class RawArgs(msgspec.Struct, frozen=True, gc=False):
     group_size: Number = msgspec.field(default=None, name="Group size")
     group_ranks: str = msgspec.field(default="", name="Process Group Ranks")
     dtype: str = ""
+    task: Any = msgspec.field(default=None, name="Task Type")  # of Ascend
+    connection: Number = msgspec.field(default=None, name="connection_id")
+    task_stream: Number = msgspec.field(default=None, name="Physic Stream Id")
+    begin_ns: Number = msgspec.field(default=None, name="BeginNs")  # of rocprof
+    rocm_device: Number = msgspec.field(default=None, name="dev-id")
+    rocm_queue: Number = msgspec.field(default=None, name="queue-id")
     in_elements: Number = msgspec.field(default=None, name="In msg nelems")
     out_elements: Number = msgspec.field(default=None, name="Out msg nelems")
 
@@ -177,18 +186,7 @@ _END: Final = re.compile(rb"\}\s*,?\s*\]")
 _KEYS: Final = re.compile(rb'\s*(?:\}|$|,\s*")')
 _ENDED: Final = "Input data was truncated"
 _AT_BYTE: Final = re.compile(r"\(byte (\d+)\)$")
-GZIP: Final = b"\x1f\x8b"
 _BOM: Final = b"\xef\xbb\xbf"
-_PACKED: Final = {
-    b"PK\x03\x04": ("a zip archive", "unzip"),
-    b"\x28\xb5\x2f\xfd": ("compressed by zstd", "zstd -d"),
-    b"\xfd7zXZ": ("compressed by xz", "xz -d"),
-    b"BZh": ("compressed by bzip2", "bzip2 -d"),
-    b"7z\xbc\xaf": ("a 7z archive", "7z x"),
-    b"SQLite format 3": ("an SQLite database", ""),
-}
-_ASK: Final = "give a trace that torch.profiler exported"
-
 _as_events: Final = msgspec.json.Decoder(list[RawEvent], strict=False)
 _as_texts: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _as_event: Final = msgspec.json.Decoder(RawEvent, strict=False)  # a number may be text: ROCm's bytes
@@ -233,13 +231,11 @@ class TraceChunks:
     @contextmanager
     def _opened(self) -> Iterator[tuple[IO[bytes], IO[bytes]]]:
         with self.path.open("rb") as file:
-            begin = file.read(16)
+            if why := foreign(self.path):
+                raise ValueError(why)
+            packed = file.read(len(GZIP)) == GZIP
             file.seek(0)
-            for magic, (what, how) in _PACKED.items():
-                if begin.startswith(magic):
-                    unpack = f"unpack it first ({how})" if how else _ASK
-                    raise ValueError(f"{self.path} is {what}, not JSON or gzip: {unpack}")
-            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if begin.startswith(GZIP) else file
+            text = cast(IO[bytes], gzip.GzipFile(fileobj=file)) if packed else file
             try:
                 yield file, text
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -275,18 +271,18 @@ class TraceChunks:
                 return found.lstrip()[1:]
             if match := _EVENTS.search(found):
                 if match[1] != b"[":
-                    raise ValueError(f'{self.path}: its "traceEvents" is no list: {_ASK}')
+                    raise ValueError(f'{self.path}: its "traceEvents" is no list: {ASK}')
                 self._keep(found[: match.start()].rstrip().rstrip(b",") + b"}")
                 return found[match.end() :]
             if len(found) > _HEAD:
                 break
         if not found.strip():
-            raise ValueError(f"{self.path} is empty: {_ASK}")
+            raise ValueError(f"{self.path} is empty: {ASK}")
         try:
             _as_object.decode(found)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path} is not a JSON object: {_ASK}") from error
-        raise ValueError(f'{self.path} is JSON without "traceEvents": {_ASK}')
+            raise ValueError(f"{self.path} is not a JSON object: {ASK}") from error
+        raise ValueError(f'{self.path} is JSON without "traceEvents": {ASK}')
 
     def _last(self, rest: bytes) -> list[RawEvent]:
         try:
@@ -300,6 +296,8 @@ class TraceChunks:
                 events.append(event)
             tail = left[end.end() :]
         if (tail := tail.strip()).strip(b"}").strip():
+            if _EVENTS.search(tail):
+                raise ValueError(f"{self.path} has more than one trace, one after the other: give one of them")
             self._keep(b"{" + tail.lstrip(b","))
         return events
 

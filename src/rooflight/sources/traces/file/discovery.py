@@ -1,7 +1,7 @@
 """Which files are traces, which traces of a folder are the ranks of one run, and of which rank each is.
 
-A trace of a distributed program has its rank (``distributedInfo``). Where it does not, the name of the file may: as
-``rank3…``, ``…-rank_3…`` or SGLang's ``…-TP-3…``. A folder may have traces of several runs, or of several steps of a
+A trace of a distributed program has its rank (``distributedInfo``), whatever its name. Where it does not, the name may:
+as ``rank3…``, ``…-rank_3…`` or SGLang's ``…-TP-3…``. A folder may have traces of several runs, or of several steps of a
 run: those are taken that belong together, and a note names the others.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rooflight.records.quantity import count_of
-from rooflight.sources.traces.file.chunks import GZIP, TraceChunks
+from rooflight.sources.traces.file.chunks import TraceChunks
+from rooflight.sources.traces.file.kinds import GZIP, begin_of, foreign, is_rocm
 
 BY_NAME: Final = (
     "Ranks, and how many there are, are from the names of the traces: the traces themselves do not have them."
@@ -38,27 +38,25 @@ def is_database(path: Path) -> bool:
 
 
 def is_trace(path: Path) -> bool:
-    """Whether the file has the name and the begin of a trace of torch's profiler. Every ``.json.gz`` counts as one,
+    """Whether the file has the begin of a trace of torch's profiler. Every ``.json.gz`` counts as one,
     since no other input of Rooflight has that name, so that a damaged one is reported as damaged. So does a SQLite
     database: Nsight Systems exports such.
     """
-    if is_database(path):
+    if is_database(path) or is_rocm(path):
         return True
     if path.name.endswith(_COMPRESSED):
         return path.is_file()
-    if path.suffix not in _SUFFIXES or not path.is_file():
+    if path.suffix == ".py" or not path.is_file():
         return False
-    with path.open("rb") as file:
-        begin = file.read(_LOOKED_AT)
-    if begin.startswith(GZIP):
-        try:
-            begin = zlib.decompressobj(wbits=31).decompress(begin, _LOOKED_AT)
-        except zlib.error:
-            return True
-    return any(mark in begin for mark in _MARKS) or (begin.lstrip()[:1] == b"[" and b'"ph"' in begin)
+    begin = begin_of(path, _LOOKED_AT)
+    if path.suffix in _SUFFIXES and (begin.startswith(GZIP) or any(mark in begin for mark in _MARKS)):
+        return True
+    mark = {b"{": _MARKS[0], b"[": b'"ph"'}.get(begin.lstrip()[:1])
+    return mark is not None and mark in begin
 
 
 _NAMED: Final = re.compile(r"(?<![a-zA-Z])rank[-_. ]?(\d+)(?!\d)", re.IGNORECASE)
+_HASH: Final = re.compile(r"\b(?=\d*[a-f])(?=[a-f]*\d)[\da-f]{5,}\b")
 _PARALLEL: Final = re.compile(r"-(TP|DP|PP|EP)-(\d+)(?!\d)")
 _HANDLER: Final = re.compile(r"^(?P<worker>.+)\.(?P<when>\d{9,})\.pt\.trace\.json(?:\.gz)?$")
 """What ``torch.profiler.tensorboard_trace_handler`` calls files: a worker, and the time of a cycle of its schedule."""
@@ -91,7 +89,8 @@ class RankFiles:
 def traces_in(folder: Path) -> list[Path]:
     """The traces in a folder, or, if it has none itself, in folders inside it; links to folders are not followed."""
     for _, depth in ((0, 1), (1, 8)):
-        found = [path for path in _files(folder, depth) if path.name.endswith(_IN_FOLDERS) and is_trace(path)]
+        named = (path for path in _files(folder, depth) if path.name.endswith(_IN_FOLDERS))
+        found = [path for path in named if is_trace(path) and not foreign(path)]
         if found:
             return sorted(found, key=_natural)
     return []
@@ -178,7 +177,12 @@ _Run = tuple[tuple[tuple[int, str], ...], int]
 
 
 def _runs(files: Sequence[RankFile]) -> list[_Run]:
-    """The run of each file: its name without the rank, or its worker's cycle; a later run's are greater."""
+    """The run of each file, a later one's greater: one run where the traces state ranks that all differ, else the
+    file's name without rank and hash, or its worker's cycle.
+    """
+    stated = {(file.rank, file.world_size) for file in files if not file.by_name}
+    if len(stated) == len(files) and len({size for _, size in stated}) == 1:
+        return [((), 0)] * len(files)
     cycles, passed = Counter(map(_worker, files)), Counter[str]()
     found: dict[Path, _Run] = {}
     for file in sorted(files, key=lambda file: _natural(_when(file))):
@@ -186,7 +190,7 @@ def _runs(files: Sequence[RankFile]) -> list[_Run]:
         passed[worker] += 1
         place = file.path.parent
         if not worker:
-            place /= _PARALLEL.sub(r"-\1-#", _NAMED.sub("rank#", file.path.name))
+            place = Path(_HASH.sub("#", _PARALLEL.sub(r"-\1-#", _NAMED.sub("rank#", str(file.path)))))
         found[file.path] = _natural(place), passed[worker] - cycles[worker] if worker else 0
     return [found[file.path] for file in files]
 

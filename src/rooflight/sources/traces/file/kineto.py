@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from rooflight.records.visible import shortened
 from rooflight.sources.traces.file.chunks import NO_ARGS, RawArgs, RawEvent, TraceChunks
+from rooflight.sources.traces.file.kernel_dtypes import with_dtypes
 from rooflight.sources.traces.file.trace import (
     COLLECTIVE,
     MODULE,
@@ -24,7 +26,7 @@ from rooflight.sources.traces.file.trace import (
 _HOST_OPS: Final = ("cpu_op", "Operator")
 _CALLS: Final = (
     *("cuda_runtime", "cuda_driver", "Runtime", "Driver", "privateuse1_runtime", "privateuse1_driver"),
-    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime"),
+    *("xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime", "hpu_op"),
 )
 _ANNOTATIONS: Final = ("user_annotation", "python_function")
 _OLD_ANNOTATIONS: Final = ("ProfilerStep", "enumerate(DataLoader)", "Optimizer.step#", "Optimizer.zero_grad#")
@@ -36,13 +38,21 @@ _WORK: Final[Mapping[str, WorkKind]] = {
     "Memcpy": WorkKind.COPY,
     "gpu_memset": WorkKind.FILL,
     "Memset": WorkKind.FILL,
+    "mtia_ccp_events": WorkKind.KERNEL,
+    "mtia_workloadd": WorkKind.KERNEL,
 }
 _OTHER_EVENTS: Final = frozenset(
     {
-        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "cuda_profiler_range"),
-        *("collective_comm", "external_correlation", "gpu_pm_counter"),
+        *("gpu_user_annotation", "Trace", "cuda_sync", "cuda_event", "xpu_sync", "xpu_scope_profiler", "mtia_insight"),
+        *("collective_comm", "external_correlation", "gpu_pm_counter", "mtia_counters", "hardware_counters"),
     }
 )
+_NODE: Final = re.compile(r"(?:^|[: ])(?:[A-Z]\w*Backward\d*|AccumulateGrad|CopySlices)$")
+"""Autograd's nodes that run a backward, which torch before 1.9 does not number."""
+_ODD: Final = {
+    "cuda_profiler_range": "a range of CUPTI's counters, for which kernels run again: it has no time of a step"
+}
+_TASKS: Final = ((r"MEMCPY|SDMA", "gpu_memcpy"), (r"AI_|MIX_|AIC|AIV|HCCL|COMMUNICATION", "kernel"))
 _NO_RANGES: Final = frozenset("MCiIstfPNODRcvV(),")  # Chrome's kinds of events that have no begin and end
 _EXTERNAL: Final = 1 << 62  # above all correlations, which have 32 bits
 _LAST_US: Final = 4e15  # such a time and such a duration are, in nanoseconds, together below 2^63
@@ -56,21 +66,22 @@ def load_trace(path: Path, progress: Callable[[int, int], None] | None = None) -
     chunks, builder = TraceChunks(path, progress), TraceBuilder()
     for events in chunks:
         builder.events += len(events)
-        _add(builder, events)
+        add_events(builder, events)
     if chunks.damaged:
         builder.events += chunks.damaged
         builder.left_out["damaged, or not an event at all"] = chunks.damaged
-    return builder.trace(path, chunks.head, chunks.odd)
+    return with_dtypes(builder.trace(path, chunks.head, chunks.odd))
 
 
-def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
+def add_events(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
+    """Add events to the columns of their kinds, and count those that are left out."""
     names, threads, left_out = builder.names, builder.threads, builder.left_out
     for event in events:
         if event.ph != "X":
             if event.ph not in _NO_RANGES:
                 left_out["not a whole range (ph X), and not of a kind without a duration"] += 1
             continue
-        category, name, args = event.cat, event.name, event.args
+        category, name, args = event.cat or _category(event.args), event.name, event.args
         is_line = category == "python_function" and not (name.startswith(MODULE) or is_loader(name))
         if is_line and not own_line(name):
             continue
@@ -98,11 +109,23 @@ def _add(builder: TraceBuilder, events: Iterable[RawEvent]) -> None:
         elif category == "overhead":
             builder.overhead.add(start, stop, UNKNOWN, names[name])
         elif category not in _OTHER_EVENTS:
-            left_out[f"category {category[:40]}" if category else "no category"] += 1
+            left_out[_ODD.get(category) or f"category {category[:40]}" if category else "no category"] += 1
+
+
+def _category(args: RawArgs) -> str | None:
+    """Of events without a category: tasks of Ascend and their calls, kernels and calls of rocprof."""
+    if isinstance(args.task, str):
+        return next((category for pattern, category in _TASKS if re.search(pattern, args.task)), "cuda_sync")
+    if args.begin_ns is not None and args.rocm_device is not None:
+        return "kernel"
+    return "cuda_runtime" if args.begin_ns is not None or args.connection is not None else None
 
 
 def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
     args, collective = event.args, UNKNOWN
+    forward_thread = _known(args.forward_thread)
+    if args.sequence_number is None and _NODE.search(event.name):
+        forward_thread = 1
     if event.name == COLLECTIVE and args.collective:
         elements = _known(args.in_elements), _known(args.out_elements)
         group, size = args.group, _known(args.group_size)
@@ -111,7 +134,7 @@ def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
     return (
         _arguments(builder, args),
         _known(args.sequence_number),
-        _known(args.forward_thread),
+        forward_thread,
         _known(args.record_function),
         collective,
     )
@@ -120,15 +143,24 @@ def _op(builder: TraceBuilder, event: RawEvent) -> tuple[int, ...]:
 def _add_work(builder: TraceBuilder, event: RawEvent, known: tuple[int, int, int, WorkKind]) -> None:
     start, stop, name, kind = known
     args = event.args
-    device = _small(event.pid if args.device is None else args.device)
-    stream = builder.streams[device, _small(event.tid if args.stream is None else args.stream)]
+    device, queue = (
+        next((each for each in given if each is not None), event.tid)
+        for given in ((args.device, args.rocm_device, event.pid), (args.stream, args.rocm_queue, args.task_stream))
+    )
+    device = _small(device)
+    stream = builder.streams[device, _small(queue)]
     builder.work.add(start, stop, stream, name, _correlation(args), kind, device, _known(args.size))
 
 
 def _arguments(builder: TraceBuilder, args: RawArgs) -> int:
     if args is NO_ARGS:
         return 0
-    return builder.arguments[HostArgs(bytes(args.dims), bytes(args.types), bytes(args.strides), bytes(args.values))]
+    dims, types = bytes(args.dims or args.old_dims), bytes(args.types).strip(b"[]")
+    types = b"[%b]" % types if types else b""
+    if dims[:1] == b'"':  # of Ascend: "4,8;8,2", and "float;float"
+        dims = b"[%b]" % b",".join(b"[%b]" % each for each in dims.strip(b'"').split(b";"))
+        types = b'["%b"]' % types.strip(b'["]').replace(b";", b'","')
+    return builder.arguments[HostArgs(dims, types, bytes(args.strides), bytes(args.values))]
 
 
 def _correlation(args: RawArgs) -> int:
@@ -137,6 +169,8 @@ def _correlation(args: RawArgs) -> int:
     """
     if args.correlation is not None:
         return args.correlation
+    if args.connection is not None:
+        return args.connection
     external = args.external_id if args.external_id is not None else args.old_external_id
     return UNKNOWN if external is None or external < 0 else external | _EXTERNAL
 

@@ -11,24 +11,15 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from rooflight.records.visible import shortened
-from rooflight.sources.traces.file.trace import (
-    UNKNOWN,
-    HostArgs,
-    Numbers,
-    Trace,
-    TraceBuilder,
-    WorkKind,
-    nested,
-)
+from rooflight.sources.traces.file.kernel_dtypes import with_dtypes
+from rooflight.sources.traces.file.trace import UNKNOWN, HostArgs, Numbers, Trace, TraceBuilder, WorkKind
 
 _KERNELS: Final = "CUPTI_ACTIVITY_KIND_KERNEL"
 _GRAPHS: Final = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -51,23 +42,6 @@ _OP: Final = re.compile(
     r"(?:, sizes = (?P<sizes>\[.*?\]))?(?:, input_op_ids = .*)?$"
 )
 """A range of emit_nvtx (torch/csrc/profiler/util.cpp, getNvtxStr)."""
-
-_FLOATS: Final = (
-    ("c10::BFloat16", re.compile(r"bf16|bfloat16|nvjet_(?:sm\d+_)?t|b16816", re.IGNORECASE)),
-    (
-        "c10::Half",
-        re.compile(r"c10::Half|__half|fp16|(?<![bt])f16|hgemm|h884|h1688|nvjet_(?:sm\d+_)?h", re.IGNORECASE),
-    ),
-    ("float", re.compile(r"\bfloat\b|f32|sgemm|s1688(?!6)|scudnn", re.IGNORECASE)),
-    ("double", re.compile(r"\bdouble\b|f64|dgemm", re.IGNORECASE)),
-)
-"""C++'s float types as the names of kernels have them, the narrowest first."""
-
-
-DTYPES_OF_KERNELS: Final = (
-    "Nsight Systems notes no dtypes: of each op the narrowest float type in the names of its kernels is taken for all "
-    "of its tensors, so that its bound may be lower than it is."
-)
 
 
 def load_nsight(path: Path) -> Trace:
@@ -102,7 +76,7 @@ class _Reader:
         self._add_nvtx()
         rows = self._read("TARGET_INFO_GPU", ("id", "name", "cuDevice"))
         gpus = [{"id": device if isinstance(device, int) else number, "name": name} for number, name, device in rows]
-        return _with_dtypes(self._builder.trace(path, {"deviceProperties": gpus}))
+        return with_dtypes(self._builder.trace(path, {"deviceProperties": gpus}))
 
     def _add_work(self) -> None:
         for row in self._spans(_KERNELS, (*_COMMON, "demangledName", "shortName", "name")):
@@ -198,30 +172,3 @@ def _args(sizes: str | None) -> HostArgs:
     except (ValueError, RecursionError):
         return HostArgs()
     return HostArgs(dims=json.dumps(dims, separators=(",", ":")).encode())
-
-
-def _with_dtypes(trace: Trace) -> Trace:
-    kernels: dict[int, set[int]] = defaultdict(set)
-    nesting = nested(trace)
-    op_of = dict(zip(trace.calls.correlation.tolist(), nesting.call_op.tolist(), strict=True))
-    for correlation, kernel in zip(trace.work.correlation.tolist(), trace.work.name.tolist(), strict=True):
-        for op in nesting.around(op_of.get(correlation, UNKNOWN)):
-            kernels[op].add(kernel)
-    changed = {}
-    for op, found in kernels.items():
-        args = trace.arguments[trace.ops.args[op]]
-        kind = float_type(trace.names[kernel] for kernel in found)
-        if args.dims and kind:
-            types = [kind if _is_tensor(dims) else "" for dims in json.loads(args.dims)]
-            changed[op] = replace(args, types=json.dumps(types, separators=(",", ":")).encode())
-    return trace.with_arguments(changed)
-
-
-def _is_tensor(dims: Any) -> bool:
-    return isinstance(dims, list) and bool(dims) and all(isinstance(size, int) for size in dims)
-
-
-def float_type(kernels: Iterable[str]) -> str:
-    """The narrowest of C++'s float types that the names of kernels have, empty where they have none."""
-    names = list(kernels)
-    return next((kind for kind, pattern in _FLOATS if any(map(pattern.search, names))), "")

@@ -79,7 +79,8 @@ def read_snapshots(path: Path) -> tuple[Snapshot, ...]:
     """
     try:
         with path.open("rb") as file:
-            data: Any = _Plain(file).load() if path.suffix in SUFFIXES else msgspec.json.decode(file.read())
+            is_json = file.peek(1)[:1] in {b"{", b"["}
+            data: Any = msgspec.json.decode(file.read()) if is_json else _Plain(file).load()
         whole = msgspec.convert({"segments": data} if isinstance(data, list) else data, _Whole)
         traced = {number for number, each in enumerate(whole.device_traces) if each}
         return tuple(_of_device(whole, each) for each in sorted(traced | {one.device for one in whole.segments}))

@@ -145,7 +145,7 @@ class Trace:
     """One trace file. ``ranges`` are annotations of the user and the profiler, calls of modules, and Python's waits for
     a batch. ``overhead`` is the profiler's own time, and that of loading kernels. ``left_out`` counts events by the
     reason for which they are not here; ``odd`` events are here without some of their fields, which were not of the
-    types that the profiler writes.
+    types that the profiler writes. ``guesses_dtypes``: those of tensors follow from the names of kernels.
     """
 
     path: Path
@@ -164,11 +164,17 @@ class Trace:
     events: int
     left_out: Mapping[str, int]
     odd: int = 0
+    guesses_dtypes: bool = False
 
     @property
     def has_device(self) -> bool:
         """Whether any device did anything."""
         return len(self.work) > 0
+
+    @property
+    def launches(self) -> int:
+        """How many of the host's calls launched work on a device."""
+        return int(self.named(self.calls, lambda name: "launch" in name.lower()).sum())
 
     @property
     def is_compiled(self) -> bool:

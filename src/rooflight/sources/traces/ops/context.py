@@ -143,8 +143,8 @@ def _shows(kernel: str) -> bool:
 
 
 def _ops_inside(owned: Ownership) -> Mapping[int, list[str]]:
-    trace, around = owned.trace, owned.nesting.parent
-    chosen = around != UNKNOWN
+    trace, around = owned.trace, owned.level
+    chosen = (around != UNKNOWN) & (around != np.arange(len(around)))
     chosen[chosen] = trace.named(trace.ops, _WITH_PARTS.__contains__)[around[chosen]]
     inside: dict[int, list[str]] = defaultdict(list)
     for op, name in zip(around[chosen].tolist(), trace.ops.name[chosen].tolist(), strict=True):

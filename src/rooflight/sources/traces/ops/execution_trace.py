@@ -57,9 +57,32 @@ class _Node(msgspec.Struct, gc=False):
     attrs: list[_Attribute] = []
 
 
+class _Flat(msgspec.Struct, gc=False):
+    """A node of schema 1.0.1."""
+
+    name: str = ""
+    rf_id: int | None = None
+    inputs: list[Any] = []
+    input_shapes: list[Any] = []
+    input_types: list[str] = []
+    outputs: list[Any] = []
+    output_shapes: list[Any] = []
+    output_types: list[str] = []
+
+    @property
+    def node(self) -> _Node:
+        inputs = _Side(self.inputs, self.input_shapes, self.input_types)
+        outputs = _Side(self.outputs, self.output_shapes, self.output_types)
+        return _Node(self.name, inputs, outputs, [_Attribute("rf_id", self.rf_id)])
+
+
 class _File(msgspec.Struct, gc=False):
-    nodes: list[_Node]
+    nodes: list[msgspec.Raw]
     schema: str = ""
+
+
+_as_flat: Final = msgspec.json.Decoder(_Flat)
+_as_node: Final = msgspec.json.Decoder(_Node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +159,12 @@ def _nodes(path: Path) -> Mapping[int, _Node]:
     try:
         if text[:2] == b"\x1f\x8b":
             text = gzip.decompress(text)
-        nodes = msgspec.json.decode(text, type=_File).nodes
+        file = msgspec.json.decode(text, type=_File)
+        flat = file.schema.startswith("1.0.1")
+        nodes = [_as_flat.decode(each).node if flat else _as_node.decode(each) for each in file.nodes]
     except (msgspec.DecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(
-            f"{path} is no execution trace of torch.profiler.ExecutionTraceObserver, or is cut off: {error}"
-        ) from None
+        why = "is cut off" if "truncated" in str(error) else "is no execution trace of ExecutionTraceObserver"
+        raise ValueError(f"{path} {why}: {error}") from None
     found = {}
     for node in nodes:
         number = next((each.value for each in node.attrs if each.name == "rf_id"), None)
