@@ -130,6 +130,14 @@ test_costs = costs_in_traces(
     #   (8 + 8)
     sgl_kernel::fwd 12x2x8 20x1x8 20x1x8 arg7=4:int32 arg8=4:int32 -> = matrix 1920, read 1024
     flash_attn_3::fwd 3x4x2x8 3x6x1x8 3x6x1x8 -> = matrix 1920
+    # its backward, causal: 3 batches of 2 heads, 4 (4 + 1) / 2 pairs, 5 products of 8; dout, q, out of 3 * 4 * 2 * 8
+    #   numbers, k and v of half as many, 3 * 2 * 4 sums in float32; 2 * 60 * 40; 2 * (3 * 192 + 2 * 96) + 96
+    flash_attn_3::bwd 3x4x2x8 3x4x2x8 3x4x1x8 3x4x1x8 3x4x2x8 3x2x4:float32 -> | arg16=True = matrix 4800, read 1632,
+        written 768
+    # packed, 3 sequences of 12 queries at least 3 * 10 pairs, and a window of a key before its own: 3 * (4 + 3)
+    flash_attn_3::bwd 12x2x8 12x2x8 12x1x8 12x1x8 12x2x8 2x12:float32 arg9=4:int32 -> | arg16=True = matrix 4800
+    flash_attn_3::bwd 12x2x8 12x2x8 12x1x8 12x1x8 12x2x8 2x12:float32 arg9=4:int32 -> | arg16=True arg17=1 =
+        matrix 3360
     # a layer of experts of a known model: 5 tokens, padded from 8 to 12 numbers, 6 experts: each token goes to 2
     #   experts of 240 weights of 4 bits; 2 * 5 * 2 * 240; 5 * 8 * 2 + 5 * 6 * 2 + 2 * 240 // 2; 5 * 8 * 2
     vllm::moe_forward 5x12 5x6 -> | hidden_size=8 expert_weights=240 experts_per_token=2 expert_bits=4 = matrix 4800,

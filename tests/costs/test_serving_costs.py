@@ -131,6 +131,15 @@ test_costs = costs_in_traces(
     fbgemm::bounds_check_indices 3:int64 100:int64 9:int64 1:int64 -> = read 896
     fbgemm::permute_sparse_features 5:int32 3x8:int32 100:int32 -> = read 20, written 160
     fb::asynchronous_complete_cumsum 8:int32 -> = read 32, written 36
+    fbgemm::permute_2D_sparse_data 5:int32 3x8:int32 100:int32 -> = read 20, written 160
+    fbgemm::permute_1D_sparse_data 5:int32 8:int64 100:int32 -> = read 20, written 40
+    # a dense look up has its lists elsewhere, its total width is known: 800 + 72; 4 bags, 96 numbers of 2 bytes
+    fbgemm::dense_embedding_codegen_lookup_function 960:float32 2:int64 arg2=3:int32 arg7=100:int64 arg8=9:int64 -> |
+        arg3=96 = read 872, written 768
+    # quantizing by rows, and the product: 4 * 32 numbers of 2 bytes; 2 * 4 * 32 * 6; 4 * 32 + 6 * 32 + 4 * 4 + 6 * 4
+    fbgemm::quantize_fp8_per_row 4x32 -> 4x32:float8_e4m3fn 4:float32 = read 256, written 144, vector 512
+    fbgemm::f8f8bf16_rowwise 4x32:float8_e4m3fn 6x32:float8_e4m3fn 4:float32 6:float32 -> = matrix 1536, read 360,
+        written 48, on float8_e4m3fn
     # products whose columns are among the settings: 2 * 4 * 6 * 10; 4 * 6 * 2 + 20 * 4; 4 * 6 * 2 + 60 * 2; 4 * 10 * 2;
     #   4 * 6 + 60; 2 * 8 * 6 * 10; 2 * 6 * 10 * 2
     _C::marlin_gemm 4x6 arg2=1x20:int32 arg4=1x10 arg10=64:int32 -> | arg11=123456789 arg12=4 arg13=10 arg14=6

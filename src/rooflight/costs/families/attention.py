@@ -23,7 +23,7 @@ from rooflight.costs.cost import Float32Kind, Needs, OpCost
 from rooflight.costs.families.matmul import multiply_adds, product
 from rooflight.costs.registry import Formula
 from rooflight.costs.rules import Family, clamped_sum, flags, integer, integers, read_bytes
-from rooflight.records.signature import HIDDEN, LENGTHS, SCORED, OpSignature
+from rooflight.records.signature import HIDDEN, LENGTHS, SCORED, AttributeValue, OpSignature
 from rooflight.records.tensor import UNSHARED, TensorSpec, distinct_bytes
 
 attention_ops = Family("attention", epilogue=True, float32=Float32Kind.ATTENTION)
@@ -33,6 +33,7 @@ BACKWARD_VECTOR_FLOPS = 4
 RECOMPUTE_VECTOR_FLOPS = 2
 
 MASK_NOTE = "attention mask taken as all visible"
+LENGTHS_NOTE = "sequence lengths unknown: all taken as equal, which is the least"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,9 +244,32 @@ attention_ops.rows(
 )
 
 
-varlen_ops = Family("attention_varlen", epilogue=True)
+@attention_ops("flash_attn_3::bwd")
+def flash3_backward(op: OpSignature) -> OpCost:
+    """dout, q [B, Nq, Hq, D] or packed [T, Hq, D], k, v, out, log-sum-exp, dq, dk, dv that are written, where sequences
+    begin, ...; schema: flash-attention's ``hopper/flash_api.cpp``. Of packed sequences the least pairs count.
+    """
 
-LENGTHS_NOTE = "sequence lengths unknown: all taken as equal, which is the least"
+    def setting(place: int, name: str) -> AttributeValue:
+        return op.attribute(f"arg{place}", op.attribute(name))
+
+    query, key, value = op.inputs[1:4]
+    sides = (setting(place, f"window_size_{side}") for place, side in ((17, "left"), (18, "right")))
+    left, right = (side if isinstance(side, int) and side >= 0 else None for side in sides)
+    mask = Mask(causal=bool(setting(16, "is_causal")), bottom_right=True, left=left, right=right)
+    starts = op.input("arg9") or op.input("cu_seqlens_q")
+    heads, note, sequences = Heads.of(query, key, value, sequence_first=True), "", 1
+    if starts is not None:
+        sequences, note = max(starts.numel - 1, 1), LENGTHS_NOTE
+        heads = replace(heads, num_queries=heads.num_queries // sequences, num_keys=heads.num_keys // sequences)
+    pairs = sequences * mask.pairs(heads.num_queries, heads.num_keys)
+    results = [op.input(f"arg{place}") or op.input(name) for place, name in ((6, "dq"), (7, "dk"), (8, "dv"))]
+    given = sum(tensor.nbytes for tensor in results if tensor is not None)
+    cost = attention_backward(op, heads, pairs, query, unread=given if op.input("arg6") else 0, note=note)
+    return replace(cost, bytes_written=query.nbytes + key.nbytes + value.nbytes)
+
+
+varlen_ops = Family("attention_varlen", epilogue=True)
 
 _CUMULATIVE = ("cum_seq_q", "cu_seqlens_q", "cum_seqlens_q", "cu_seq_q")
 

@@ -254,19 +254,20 @@ _NODE: Final = "trace::torch::autograd::CppNode"
 _PERMUTE_NODE: Final = f"{_NODE}<fbgemm_gpu::PermutePooledEmbsFunction<&fbgemm_gpu::permute_pooled_embs_gpu> >"
 
 
-@fbgemm_ops("fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function")
-def lookup(op: OpSignature) -> OpCost:
-    """T tables, indices [n] in bags [B T + 1], perhaps weights [n], to [B, sum of the tables' widths] float32."""
-    widths, indices, offsets = op.input("arg6"), op.input("arg11"), op.input("arg12")
+def lookup(op: OpSignature, *, at: int, bags_at: int, weights_at: int) -> OpCost:
+    """T tables, indices [n] in bags [B T + 1], perhaps weights [n], to [B, sum of the tables' widths] float32. The
+    widths are the argument ``at``, their sum the next, indices and offsets those from ``bags_at`` on.
+    """
+    widths, indices, offsets = (op.input(f"arg{place}") for place in (at, bags_at, bags_at + 1))
     if widths is None or indices is None or offsets is None:
         raise ValueError("its arguments are not those of 2022: no D_offsets, indices, offsets")
     tables, bags = widths.numel - 1, max(offsets.numel - 1, 0)
-    given = op.attribute("arg7")  # total_D, which old traces do not have
+    given = op.attribute(f"arg{at + 1}")  # total_D, which old traces do not have
     total = given if type(given) is int and given >= LEAST_WIDTH * tables else LEAST_WIDTH * tables
     return OpCost(
         vector_flops=LEAST_WIDTH * indices.numel,
         vector_dtype="float32",
-        bytes_read=indices.nbytes + offsets.nbytes + tensor_bytes(op.input("arg14")),
+        bytes_read=indices.nbytes + offsets.nbytes + tensor_bytes(op.input(f"arg{weights_at}")),
         bytes_written=bags // max(tables, 1) * total * 2,  # results may be float16
         note=_LENGTHS_NOTE,
     )
@@ -282,7 +283,7 @@ def rearrange(op: OpSignature) -> OpCost:
     return OpCost(bytes_read=op.input_bytes, bytes_written=op.inputs[0].nbytes)
 
 
-@fbgemm_ops("fbgemm::permute_sparse_features")
+@fbgemm_ops("fbgemm::permute_sparse_features fbgemm::permute_2D_sparse_data")
 def permute_sparse(op: OpSignature) -> OpCost:
     """permute [T'], lengths [T, B] to [T', B]; how many indices the features picked have is unknown."""
     permute, lengths = op.inputs[:2]
@@ -301,6 +302,14 @@ def complete_cumsum(op: OpSignature) -> OpCost:
 
 fbgemm_ops.rows(
     {
+        partial(lookup, at=6, bags_at=11, weights_at=14): (
+            "fbgemm::split_embedding_codegen_lookup_rowwise_adagrad_function"
+        ),
+        partial(lookup, at=2, bags_at=7, weights_at=10): "fbgemm::dense_embedding_codegen_lookup_function",
+        # permute [T'], lengths [T] to [T']
+        lambda op: OpCost(bytes_read=op.inputs[0].nbytes, bytes_written=op.inputs[0].numel * op.inputs[1].item_bytes): (
+            "fbgemm::permute_1D_sparse_data"
+        ),
         # dy [B, sum of widths], added to the rows that the look-up picked
         lambda op: OpCost(bytes_read=op.input_bytes, note="rows updated are not counted: indices may repeat"): (
             f"{_NODE}<SplitLookupFunction_rowwise_adagrad_Op>"

@@ -43,6 +43,16 @@ def scaled_mm(op: OpSignature) -> OpCost:
     return product(op, m * n * k * values_per_byte(a), a, vector_flops=flops, vector_dtype=dtype)
 
 
+@quantized_products("fbgemm::f8f8bf16 fbgemm::f8f8bf16_rowwise fbgemm::f8f8bf16_tensorwise fbgemm::f8f8bf16_blockwise")
+def fbgemm_scaled_mm(op: OpSignature) -> OpCost:
+    """float8 [..., m, k] @ [n, k]', scales per tensor, row or block, to bfloat16 [..., m, n], and the scale."""
+    a, b = op.inputs[:2]
+    elements = a.numel // max(1, a.shape[-1]) * b.shape[0]
+    dtype, flops, written = "bfloat16", elements, 2 * elements
+    count = elements * a.shape[-1]
+    return product(op, count, a, vector_flops=flops, vector_dtype=dtype, bytes_written=written)
+
+
 def _narrow_weights(op: OpSignature, features: int, dtype: str) -> OpCost:
     """x [..., k] times a packed weight of k x ``features`` values."""
     x = op.inputs[0]
@@ -83,8 +93,14 @@ def quantized_linear(op: OpSignature) -> OpCost:
 
 quantizing.rows(
     {
-        per_input(4): "quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel",
-        per_input(2): "dequantize _choose_qparams_per_tensor choose_qparams_optimized",
+        per_input(4): "quantize_per_tensor quantize_per_tensor_dynamic quantize_per_channel "
+        "fbgemm::quantize_fp8_per_tensor fbgemm::quantize_fp8_per_row fbgemm::quantize_fp8_per_col "
+        "fbgemm::quantize_fp8_per_tensor_fixed_scale fbgemm::get_fp8_per_tensor_scale "
+        "fbgemm::FloatToFused8BitRowwiseQuantized fbgemm::HalfToFused8BitRowwiseQuantized "
+        "fbgemm::FloatToFP8Quantized fbgemm::FloatToFP8RowwiseQuantized fbgemm::FloatToBfloat16Quantized",
+        per_input(2): "dequantize _choose_qparams_per_tensor choose_qparams_optimized "
+        "fbgemm::Fused8BitRowwiseQuantizedToFloat fbgemm::Fused8BitRowwiseQuantizedToHalf "
+        "fbgemm::FP8QuantizedToFloat fbgemm::FP8RowwiseQuantizedToFloat fbgemm::Bfloat16QuantizedToFloat",
         per_input(6): "fake_quantize_per_tensor_affine fake_quantize_per_tensor_affine_cachemask "
         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams fake_quantize_per_channel_affine "
         "fake_quantize_per_channel_affine_cachemask _fake_quantize_learnable_per_tensor_affine "

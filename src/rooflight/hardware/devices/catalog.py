@@ -142,5 +142,5 @@ def _unknown(name: str, known: list[str]) -> str:
     hint = f" (close: {', '.join(close[:4])})" if close else ""
     return (
         f'unknown device "{visible(name)}"{hint}: rooflight devices lists those that are known; '
-        "the path of a TOML describes another"
+        "name one of them by --device or --on, or a TOML that describes yours"
     )
