@@ -160,7 +160,8 @@ def test_an_unknown_name_says_what_to_do_and_what_is_close():
     with pytest.raises(ValueError, match=r'unknown device "NVIDIA H300" \(close: .*h100.*\)') as error:
         devices.get("NVIDIA H300")
     assert str(error.value).endswith(
-        "): rooflight devices lists those that are known; name one of them by --device or --on, or a TOML that describes yours"
+        "): rooflight devices lists those that are known; name one of them by --device or --on, or a TOML that "
+        "describes yours"
     )
     with pytest.raises(ValueError, match='unknown device "abacus": rooflight devices lists those that are known'):
         devices.get("abacus")
