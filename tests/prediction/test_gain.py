@@ -345,3 +345,13 @@ def test_a_step_without_ops_gains_nothing_on_a_cpu():
     found = predicted_gain(rl.analyze(recording.session, CPU))
     assert found.steady_speedup == 1.0  # 1 ns over 1 ns
     assert "nothing of the step is compiled" in found.doubts
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_recording_without_memory_is_doubted(memory):
+    """What stood before the step, and what is kept after it, is then not known: the features are of another program."""
+    model = nn.Linear(64, 64, device="meta")
+    with torch.no_grad(), rl.record(model, memory=memory) as recording:
+        model(torch.empty(8, 64, device="meta")).relu()
+    found = predicted_gain(rl.analyze(recording.session, H100, predictor=rl.Predictor()))
+    assert any("without memory=True" in doubt for doubt in found.doubts) != memory

@@ -199,6 +199,8 @@ def doubts_of(analysis: Analysis, work: CompiledWork, mode: str, *, of_half: boo
         yield f"the time of {count_of(len(uncosted), 'op')} is left out, because no cost is known ({named})"
     if not work.launches:
         yield "nothing of the step is compiled"
+    if session.lifetimes is None and not session.environment.get("target"):  # a trace names its file
+        yield "recorded without memory=True, which shows what a compiler reads of the step's inputs and need not write"
     if device.kind == "cpu":
         if mode != "default":
             yield f"on a CPU, compiled programs were measured in the mode default alone, not in {mode}"
