@@ -1,15 +1,17 @@
 """Solutions scored on this CPU: right ones get a share of the way, wrong ones a reason."""
 
 import textwrap
+from dataclasses import replace
 
 import pytest
 import torch
 from fake_clock import FakeClock
 from scoring_problems import FORWARD, REFERENCE, score_by_hand
 from torch import nn
-from tracked import ROOFS
+from tracked import CPU, ROOFS
 
 import rooflight as rl
+from rooflight.hardware.devices.spec import MemoryLevel
 from rooflight.hardware.devices.what_if import WhatIf
 from rooflight.scoring import score
 from rooflight.sources.workloads.errors import RunFailed, TargetError
@@ -305,3 +307,17 @@ def test_what_if_roofs_bound_a_solution_too(files):
     )
     assert fewer.totals.op_bound_s <= plain.totals.op_bound_s
     assert any(name == "what if" for name, _ in report_of(scored(files, what_if=WhatIf(precision="bf16"))).facts)
+
+
+def test_times_from_cold_caches_stand_beside_a_bound_that_reads_all_from_main_memory():
+    """A cache of 500 MB would hold the 400 MB that are read: 4 ms at 1e11 bytes/s all the same, a tenth of a millisecond from it."""
+    found = score_by_hand(24e-3, 12e-3)
+    cache = MemoryLevel(name="L3", capacity_bytes=500_000_000, bytes_per_s=1e13)
+    device = replace(CPU, calibrated=replace(ROOFS, memory=(cache, *ROOFS.memory)))
+    found = replace(found, analysis=rl.analyze(found.analysis.session, device))
+    assert found.analysis.program.program_bound_s <= 1e-4
+    assert found.bounds.program_bound_s == found.bounds.fused_bound_s == found.bounds.op_bound_s == pytest.approx(4e-3)
+    assert found.share("solution") == pytest.approx(12 / 20)
+    data = report_of(found).data
+    assert data.bounds.program_bound_s == pytest.approx(4e-3)
+    assert data.bounds.warm_program_bound_s <= 1e-4

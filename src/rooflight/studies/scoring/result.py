@@ -9,6 +9,7 @@ from typing import Final
 from rooflight.hardware.machine.timing import Timing
 from rooflight.records.document import Document, Fields
 from rooflight.roofline.analysis import Analysis
+from rooflight.roofline.bound import memory_time
 from rooflight.roofline.tables.document import DeviceFigures, device_figures
 from rooflight.sources.workloads.outputs import Difference
 from rooflight.studies.scoring.trials import Trials
@@ -70,9 +71,21 @@ class Score:
         return {name: found[name] for name in PROGRAMS if name in found}
 
     @property
+    def bounds(self) -> Bounds:
+        """The bounds of the reference. Trials begin with cold caches, so all that it reads comes from main memory."""
+        analysis, program = self.analysis, self.analysis.program
+        cold_s = max(program.program_bound_s, memory_time(analysis.fusion.bytes_in, 0, analysis.device.memory[-1:]))
+        return Bounds(
+            op_bound_s=max(analysis.totals.op_bound_s, cold_s),
+            fused_bound_s=max(program.fused_bound_s, cold_s),
+            program_bound_s=cold_s,
+            warm_program_bound_s=program.warm.program_bound_s,
+        )
+
+    @property
     def program_bound_s(self) -> float:
         """Light: the least that any program that does the reference's work needs on the device."""
-        return self.analysis.program.program_bound_s
+        return self.bounds.program_bound_s
 
     def share(self, program: str) -> float | None:
         """Of the way from eager to light the part that a program has gone: (eager − program) / (eager − program bound),
@@ -103,7 +116,7 @@ class Score:
     @property
     def faster_than_light(self) -> tuple[str, ...]:
         """Programs timed below the program bound, even with all that a cache can hold in it."""
-        bound_s = self.analysis.program.warm.program_bound_s
+        bound_s = self.bounds.warm_program_bound_s
         return tuple(name for name, timing in self.timings.items() if timing.median_s < bound_s)
 
     @property
@@ -114,7 +127,9 @@ class Score:
 
 
 class Bounds(Fields, frozen=True, kw_only=True):
-    """The bounds of the reference. ``warm``: with all that a cache can hold in it."""
+    """The bounds of the reference, none of what it reads in a cache when it begins. ``warm``: with all that a cache can
+    hold in it.
+    """
 
     op_bound_s: float
     fused_bound_s: float
@@ -194,7 +209,8 @@ class ScoreDocument(Document, frozen=True, kw_only=True, tag="rooflight.score/1"
 def document(score: Score, verdict: str) -> ScoreDocument:
     """What programs read of a score."""
     analysis, trials = score.analysis, score.trials
-    program, bound_s, checked = analysis.program, score.program_bound_s, score.checked
+    bounds, checked = score.bounds, score.checked
+    bound_s = bounds.program_bound_s
     programs = (
         ProgramTimes.view(
             timing,
@@ -210,7 +226,7 @@ def document(score: Score, verdict: str) -> ScoreDocument:
         device=device_figures(analysis.device),
         ran_on=score.place,
         environment=analysis.session.environment,
-        bounds=Bounds.view(program, analysis.totals, warm_program_bound_s=program.warm.program_bound_s),
+        bounds=bounds,
         coverage=analysis.coverage.calls,
         checked=None if checked is None else _checked(checked),
         programs=tuple(programs),

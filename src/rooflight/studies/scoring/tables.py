@@ -93,10 +93,10 @@ def _of_check(checked: Checked) -> Iterable[str]:
 def _of_times(score: Score) -> Iterable[str]:
     if score.trials is None:
         return
-    bounds = score.analysis.program
-    program, warm = Quantity(bounds.program_bound_s, "s"), Quantity(bounds.warm.program_bound_s, "s")
+    bounds = score.bounds
+    program, warm = Quantity(bounds.program_bound_s, "s"), Quantity(bounds.warm_program_bound_s, "s")
     if score.faster_than_light:
-        least = Quantity(min(bounds.program_bound_s, bounds.warm.program_bound_s), "s")
+        least = Quantity(min(bounds.program_bound_s, bounds.warm_program_bound_s), "s")
         taken = [f"{name} took {Quantity(score.timings[name].median_s, 's')}" for name in score.faster_than_light]
         yield (
             f"Contradiction: {', '.join(taken)}, less than the program bound, {least}, which nothing real beats. "
@@ -183,11 +183,11 @@ def _result(checked: Checked) -> str:
 
 
 def _table(score: Score) -> Table:
-    program = score.analysis.program
+    known = score.bounds
     bounds = (
-        ("program bound", program.program_bound_s),
-        ("fused bound", program.fused_bound_s),
-        ("op bound", score.analysis.totals.op_bound_s),
+        ("program bound", known.program_bound_s),
+        ("fused bound", known.fused_bound_s),
+        ("op bound", known.op_bound_s),
     )
     rows: list[tuple[str, float, float | None, float | None]] = [
         (name, bound_s, None, None) for name, bound_s in bounds
