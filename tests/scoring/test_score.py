@@ -310,7 +310,7 @@ def test_what_if_roofs_bound_a_solution_too(files):
 
 
 def test_times_from_cold_caches_stand_beside_a_bound_that_reads_all_from_main_memory():
-    """A cache of 500 MB would hold the 400 MB that are read: 4 ms at 1e11 bytes/s all the same, a tenth of a millisecond from it."""
+    """A cache of 500 MB would hold the 400 MB that are read: 4 ms at 1e11 bytes/s all the same, 0.1 ms from it."""
     found = score_by_hand(24e-3, 12e-3)
     cache = MemoryLevel(name="L3", capacity_bytes=500_000_000, bytes_per_s=1e13)
     device = replace(CPU, calibrated=replace(ROOFS, memory=(cache, *ROOFS.memory)))
