@@ -77,7 +77,8 @@ class CostedSession:
 
     def of(self, session: Session) -> Self:
         """The same analysis with other times: ``session`` is this one's, measured differently."""
-        there = self.measured_on or ran_elsewhere(session, self.device)
+        measured = session.measurement is not None
+        there = self.measured_on or (ran_elsewhere(session, self.device) if measured else "")
         other = type(self)(session, self.device, self.target, host=self.host, measured_on=there)
         other._estimates, other.formats, other.channels_last = self._estimates, self.formats, self.channels_last
         other.program, other.fusion = self.program, self.fusion

@@ -324,19 +324,13 @@ def with_experts(session: Session, models: Iterable[nn.Module]) -> Session:
     configs = [getattr(model, "config", None) for root in models for model in root.modules()]
     known = (getattr(config, name, None) for config in configs if config is not None for name in IN_CONFIGS)
     per_token = next((each for each in known if isinstance(each, int) and each > 0), 0)
-    return (
-        session
-        if not per_token
-        else replace(
-            session,
-            signatures=tuple(
-                replace(op, attributes=(*op.attributes, (EXPERTS_PER_TOKEN, per_token)))
-                if "_grouped_mm" in op.name
-                else op
-                for op in session.signatures
-            ),
-        )
+    if not per_token:
+        return session
+    more = ((EXPERTS_PER_TOKEN, per_token),)
+    signatures = (
+        replace(op, attributes=(*op.attributes, *more)) if "_grouped_mm" in op.name else op for op in session.signatures
     )
+    return replace(session, signatures=tuple(signatures))
 
 
 def _running_modules() -> Iterator[nn.Module]:
